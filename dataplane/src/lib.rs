@@ -1,0 +1,13 @@
+//! The storage node: it takes plans, moves bytes, and answers with receipts.
+//!
+//! [`node`] is the seam to the gateway. Behind it the engine (`engine`) executes plans over
+//! a blob store (`store`), whose buffers come from `keyway_fabric`.
+//!
+//! What may not enter: tenants' names, policies, S3. The node never decides who may do
+//! what; it executes what the gateway planned.
+
+#![forbid(unsafe_code)]
+
+pub mod node;
+
+pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};

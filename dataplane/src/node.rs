@@ -1,0 +1,161 @@
+//! The seam between the planes: a plan goes in, a receipt comes out.
+//!
+//! One trait, two forms: the engine of this process, and the stub of a node reached over
+//! gRPC. The gateway cannot tell which it holds.
+
+use std::fmt;
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::Stream;
+use keyway_proto::{ChunkId, ChunkSpec, GetPlan, NodeId, PutPlan, Receipt};
+use tokio::sync::oneshot;
+
+/// Object bytes on their way through HTTP, in frames of any size.
+pub type Body = Pin<Box<dyn Stream<Item = Result<Bytes, TransferError>> + Send>>;
+
+/// A storage node.
+///
+/// Dropping a returned future or body cancels the transfer: buffers are freed once the
+/// device has let go of them, and a cancelled PUT leaves no chunk behind.
+#[async_trait]
+pub trait StorageNode: Send + Sync + 'static {
+    /// The node's id.
+    fn id(&self) -> NodeId;
+
+    /// Starts delivering the plan's pieces. All chunks are pinned before this returns: what
+    /// was found can be read to its end, even when it is released meanwhile.
+    ///
+    /// # Errors
+    /// [`TransferError::NoSuchChunk`] when a piece's chunk is not here, and
+    /// [`TransferError::InvalidPlan`] when a range leaves its chunk.
+    async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError>;
+
+    /// Stores exactly `plan.length()` bytes of `body` and answers when they are durable.
+    /// The chunks are readable from then on.
+    ///
+    /// # Errors
+    /// [`TransferError::BodyTooShort`] and [`TransferError::BodyTooLong`] when the body is
+    /// not as long as planned, [`TransferError::Full`] when the disk is. Nothing remains then.
+    async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError>;
+
+    /// Gives up chunks. Unknown ids are no error: releasing twice is releasing once. Space is
+    /// reused when the last transfer that reads it has ended.
+    async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError>;
+
+    /// Chunks stored here with an id greater than `after`, ascending, at most `limit`.
+    async fn chunks(
+        &self,
+        after: Option<ChunkId>,
+        limit: usize,
+    ) -> Result<Vec<ChunkInfo>, TransferError>;
+
+    /// The node's capacity and health.
+    async fn status(&self) -> Result<NodeStatus, TransferError>;
+}
+
+/// A GET under way.
+pub struct Delivery {
+    /// Bytes that the body will yield.
+    pub length: u64,
+    /// The bytes, each block verified against its checksum before it is yielded.
+    pub body: Body,
+    /// Resolves after the body's last byte was taken; dropped without a value when the
+    /// transfer failed or was cancelled.
+    pub receipt: oneshot::Receiver<Receipt>,
+}
+
+/// A stored chunk.
+pub type ChunkInfo = ChunkSpec;
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// Name of the blob store's engine, for example `file`.
+    pub store: String,
+    /// How the store reaches its device, for example `io_uring, O_DIRECT`, and why not
+    /// better where it fell back.
+    pub access: String,
+    /// Bytes that the store may use in all.
+    pub capacity_bytes: u64,
+    /// Bytes free for new chunks.
+    pub free_bytes: u64,
+    /// Chunks stored.
+    pub chunks: u64,
+    /// Transfers under way.
+    pub transfers: u64,
+}
+
+/// Why a transfer failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// A chunk is not on this node: it was never here, or it was released.
+    #[error("chunk {0:?} is not on this node")]
+    NoSuchChunk(ChunkId),
+    /// The plan contradicts itself or the store.
+    #[error("invalid plan: {0}")]
+    InvalidPlan(&'static str),
+    /// Stored bytes do not match their checksum. They were not delivered.
+    #[error("chunk {chunk:?} is damaged in the block at byte {offset}")]
+    Damaged {
+        /// The chunk.
+        chunk: ChunkId,
+        /// First byte of the damaged block within the chunk.
+        offset: u64,
+    },
+    /// The body ended before the plan's length.
+    #[error("the body ended after {received} of {expected} bytes")]
+    BodyTooShort {
+        /// Bytes received.
+        received: u64,
+        /// Bytes planned.
+        expected: u64,
+    },
+    /// The body went on past the plan's length.
+    #[error("the body is longer than the {expected} bytes announced")]
+    BodyTooLong {
+        /// Bytes planned.
+        expected: u64,
+    },
+    /// The body's sender failed; `Display` shows the cause as the body's layer told it.
+    #[error("the body broke off: {0}")]
+    Body(BodyError),
+    /// No space for new chunks.
+    #[error("the store is full")]
+    Full,
+    /// Too many transfers under way; try again.
+    #[error("the node is busy")]
+    Busy,
+    /// The store's device failed. Writes fail until the node is restarted when `sticky`.
+    #[error("the store failed: {reason}")]
+    Store {
+        /// What failed.
+        reason: std::sync::Arc<str>,
+        /// Whether the store refuses further writes.
+        sticky: bool,
+    },
+    /// A remote node cannot be reached or does not speak the protocol.
+    #[error("the node cannot be reached: {0}")]
+    Unreachable(std::sync::Arc<str>),
+}
+
+/// The cause of a broken body, kept as its own error so that the layer that made the body
+/// recognises it again.
+#[derive(Clone)]
+pub struct BodyError(pub std::sync::Arc<dyn std::error::Error + Send + Sync>);
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,2 @@
+//! The `keyway` binary.
+fn main() {}

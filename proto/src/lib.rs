@@ -1,0 +1,24 @@
+//! The vocabulary that every room of Keyway shares.
+//!
+//! Ids, byte ranges, checksums, and the seam between the two planes: the
+//! [`plan`] a gateway hands to a storage node and the [`receipt`] it gets back.
+//!
+//! What may not enter: sockets, files, clocks, threads, `unsafe`. Time and
+//! randomness are passed in, so that everything here can be replayed.
+
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod id;
+pub mod name;
+pub mod plan;
+pub mod range;
+pub mod receipt;
+pub mod unit;
+
+pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
+pub use id::{BucketId, ChunkId, NodeId, TenantId, TransferId, UploadId, VersionId};
+pub use name::{BucketName, InvalidName, ObjectKey};
+pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
+pub use range::ByteRange;
+pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
