@@ -1,1 +1,10 @@
-//! See ARCHITECTURE.md.
+//! Who is asking: credentials, signatures, and the principal they stand for.
+//!
+//! What may not enter: HTTP servers, storage, `unsafe`. Secrets live in types that wipe
+//! themselves and have no `Debug` that shows them.
+
+#![forbid(unsafe_code)]
+
+pub mod credential;
+
+pub use credential::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
