@@ -6,5 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod sigv4;
 
 pub use credential::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
