@@ -1,7 +1,5 @@
 //! What sealing and accepting a grant costs on one core.
 
-#![expect(missing_docs, reason = "criterion's macros make public items")]
-
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use keyway_auth::grant::{Grant, GrantKey, GrantKeyId, Sealer, SessionId, Verifier};
 use keyway_proto::{NodeId, TenantId};
