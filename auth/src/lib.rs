@@ -6,5 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod grant;
+pub mod sigv4;
 
 pub use credential::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
