@@ -1,0 +1,23 @@
+//! A secret in the configuration: read, never written.
+
+use keyway_auth::SecretKey;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What stands in the place of a secret wherever the configuration is shown.
+pub(crate) const HIDDEN: &str = "(hidden)";
+
+/// A secret setting. Serializes as `(hidden)`.
+#[derive(Clone, Debug)]
+pub struct Secret(pub SecretKey);
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(SecretKey::new(text)))
+    }
+}
