@@ -148,11 +148,8 @@ impl Config {
         if self.telemetry.metrics_interval_ms == 0 {
             return refuse("telemetry.metrics_interval_ms", "must be at least 1");
         }
-        if self.s3.region.is_empty() {
-            return refuse("s3.region", "must not be empty");
-        }
-        if let Tls::Files { certificate, key } = &self.listen.tls
-            && (certificate.as_os_str().is_empty() || key.as_os_str().is_empty())
+        if let Tls::Files { cert_file, key_file } = &self.listen.tls
+            && (cert_file.as_os_str().is_empty() || key_file.as_os_str().is_empty())
         {
             return refuse("listen.tls", "needs both a certificate and a key");
         }
@@ -265,7 +262,7 @@ mod tests {
                 jail.create_file("keyway.toml", text)?;
                 assert!(matches!(load(), Err(ConfigError::Tree(_))), "{text}");
             }
-            jail.create_file("keyway.toml", "[listen.tls]\nmode = \"auto\"\nkey = \"k\"")?;
+            jail.create_file("keyway.toml", "[listen.tls]\nmode = \"auto\"\nkey_file = \"k\"")?;
             assert!(matches!(load(), Err(ConfigError::Tree(_))));
             jail.create_file("keyway.toml", "")?;
             let flags = vec![("listen.port".into(), "1".into())];
@@ -317,7 +314,7 @@ mod tests {
     #[expect(clippy::result_large_err, reason = "figment's own error type")]
     fn the_printed_configuration_is_one() {
         Jail::expect_with(|jail| {
-            let tls = "[listen.tls]\nmode = \"files\"\ncertificate = \"c\"\nkey = \"k\"";
+            let tls = "[listen.tls]\nmode = \"files\"\ncert_file = \"c\"\nkey_file = \"k\"";
             jail.create_file("keyway.toml", tls)?;
             let config = load().unwrap();
             jail.create_file("keyway.toml", &config.to_toml())?;

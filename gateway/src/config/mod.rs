@@ -21,6 +21,8 @@ pub use tls::{Tls, TlsVersion};
 
 use settings::{section, values};
 
+use crate::s3::S3Config;
+
 const KIB: usize = 1024;
 const MIB: u64 = 1024 * 1024;
 
@@ -36,7 +38,7 @@ section! {
         /// Threads.
         pub runtime: Runtime = Runtime::default(),
         /// The S3 protocol.
-        pub s3: S3 = S3::default(),
+        pub s3: S3Config = S3Config::default(),
         /// The metadata store.
         pub meta: Meta = Meta::default(),
         /// The storage node.
@@ -54,12 +56,13 @@ section! {
         /// Address of the S3 endpoint. Port 0 takes a free one, told in the ready line.
         pub address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9000)),
         /// Address of `/healthz`, `/readyz` and `/metrics`: plain HTTP without signatures, so
-        /// keep it where only operators reach it.
-        pub admin_address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9001)),
+        /// keep it where only operators reach it. Unset: on loopback, at the port after the
+        /// S3 endpoint's, or a free one when that is 0.
+        pub admin_address: Option<SocketAddr> = None,
         /// How the S3 endpoint is secured: `mode = "auto"` (plaintext on a loopback address,
         /// a generated certificate elsewhere), `"generated"` (a development certificate under
-        /// an authority of the data directory), `"files"` with `certificate` and `key` (PEM,
-        /// reloaded when they change), or `"plaintext"`.
+        /// an authority of the data directory), `"files"` with `cert_file` and `key_file`
+        /// (PEM, reloaded when they change), or `"plaintext"`.
         pub tls: Tls = Tls::Auto {},
         /// Lowest TLS version accepted: `"1.3"`, or `"1.2"` for old clients.
         pub tls_minimum_version: TlsVersion = TlsVersion::V1_3,
@@ -98,18 +101,6 @@ section! {
     pub struct Runtime {
         /// Threads that run requests. Unset: one per core.
         pub worker_threads: Option<usize> = None,
-    }
-
-    /// The S3 protocol.
-    pub struct S3 {
-        /// Region that clients sign for.
-        pub region: String = "us-east-1".to_owned(),
-        /// Domains under which `bucket.domain` addresses a bucket.
-        pub domains: Vec<String> = Vec::new(),
-        /// ETag of a single-part object: `"md5"`, which some clients compare with the bytes,
-        /// or `"checksum"`, derived from the checksum that is computed anyway (a third of the
-        /// CPU cost of a large PUT).
-        pub etag: Etag = Etag::Md5,
     }
 
     /// The metadata store.
@@ -181,16 +172,6 @@ section! {
     }
 }
 
-/// How a single-part object's ETag is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Etag {
-    /// MD5 of the bytes.
-    Md5,
-    /// From the CRC64NVME of the bytes.
-    Checksum,
-}
-
 /// An engine of the blob store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -224,7 +205,6 @@ pub enum AccessLog {
 }
 
 values! {
-    "`\"md5\"` or `\"checksum\"`": Etag;
     "`\"file\"` or `\"memory\"`": Engine;
     "`\"pretty\"` or `\"json\"`": LogFormat;
     "`\"off\"`, `\"errors\"` or `\"all\"`": AccessLog;

@@ -66,7 +66,7 @@ macro_rules! section {
     )+) => {
         $(
             $(#[doc = $doc])+
-            #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+            #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
             #[serde(deny_unknown_fields, default)]
             pub struct $name {
                 $(

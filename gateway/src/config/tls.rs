@@ -17,9 +17,9 @@ pub enum Tls {
     /// Certificate chain and key in PEM files.
     Files {
         /// Certificate chain, the server's own first.
-        certificate: PathBuf,
+        cert_file: PathBuf,
         /// Private key.
-        key: PathBuf,
+        key_file: PathBuf,
     },
     /// No TLS, whatever the address.
     Plaintext {},
