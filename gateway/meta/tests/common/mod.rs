@@ -1,27 +1,31 @@
 //! What the catalog's tests share.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "test code; each binary uses its own part")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyway_meta::catalog::{CatalogError, WriteCondition};
 use keyway_meta::{
-    Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, Object,
-    ObjectHeaders, UnixMs,
+    Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, MetaStore,
+    Object, ObjectHeaders, UnixMs,
 };
 use keyway_proto::{ChunkId, ChunkSpec, NodeId, ObjectKey, TenantId, VersionId};
 
 /// A catalog in a directory of its own.
 pub(crate) struct Setup {
     pub(crate) catalog: Arc<Catalog>,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
-        Self { catalog: Arc::new(Catalog::new(Arc::new(store))), _dir: dir }
+        Self { _dir: Some(dir), ..Self::over(Arc::new(store)) }
+    }
+
+    pub(crate) fn over(store: Arc<dyn MetaStore>) -> Self {
+        Self { catalog: Arc::new(Catalog::new(store)), _dir: None }
     }
 
     pub(crate) async fn bucket(&self, name: &str) -> Bucket {
