@@ -39,7 +39,7 @@ pub struct Options {
     pub transport: Transport,
     /// The data directory; a temporary one when `None`.
     pub data_dir: Option<PathBuf>,
-    /// TOML given with `--config`, appended to what the harness itself sets.
+    /// TOML given with `--config`, appended to what the harness itself sets as dotted keys.
     pub config: String,
     /// Further environment variables.
     pub environment: Vec<(String, String)>,
@@ -203,7 +203,14 @@ impl Server {
         let config = self.scratch.path().join("keyway.toml");
         std::fs::write(&config, self.configuration()?)?;
         let binary = binary()?;
-        let mut child = Command::new(&binary)
+        let mut command = Command::new(&binary);
+        // The server refuses variables of its prefix that it does not know.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("KEYWAY_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
             .arg("serve")
             .arg("--data-dir")
             .arg(&self.data_dir)
@@ -253,19 +260,20 @@ impl Server {
     }
 
     fn configuration(&self) -> Result<String> {
-        let mut toml = String::new();
+        let mut toml = String::from("listen.admin_address = \"127.0.0.1:0\"\n");
         if self.options.transport == Transport::Tls {
             let certificate = self.certificate_file();
             let key = self.scratch.path().join("tls-key.pem");
             if !certificate.exists() {
-                let made = rcgen::generate_simple_self_signed([
-                    "localhost".to_owned(),
-                    "127.0.0.1".to_owned(),
-                ])?;
+                let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+                let made = rcgen::generate_simple_self_signed(names)?;
                 std::fs::write(&certificate, made.cert.pem())?;
                 std::fs::write(&key, made.signing_key.serialize_pem())?;
             }
-            writeln!(toml, "[tls]\ncert_file = {certificate:?}\nkey_file = {key:?}")?;
+            writeln!(
+                toml,
+                "listen.tls = {{ mode = \"files\", certificate = {certificate:?}, key = {key:?} }}"
+            )?;
         }
         toml.push_str(&self.options.config);
         Ok(toml)
