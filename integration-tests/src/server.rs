@@ -199,7 +199,43 @@ impl Server {
         Ok(kib * 1024)
     }
 
+    /// Starts the process on the same data and kills it after `life`, ready or not: a crash
+    /// during recovery.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_and_kill(&mut self, life: Duration) -> Result<()> {
+        let _ready_lines = self.launch()?;
+        std::thread::sleep(life);
+        self.kill();
+        Ok(())
+    }
+
     fn spawn(&mut self) -> Result<()> {
+        let readiness = self.launch()?;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match readiness.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some(url) = ready_url(&line) {
+                        self.url = url;
+                        return Ok(());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("no ready line in {READY_TIMEOUT:?}; log:\n{}", self.log());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.process.take().map(|mut child| child.wait());
+                    bail!("the server ended before it was ready ({status:?}); log:\n{}", self.log())
+                }
+            }
+        }
+    }
+
+    /// Starts the process; its lines on standard output arrive at the receiver.
+    fn launch(&mut self) -> Result<mpsc::Receiver<String>> {
         let config = self.scratch.path().join("keyway.toml");
         std::fs::write(&config, self.configuration()?)?;
         let binary = binary()?;
@@ -238,25 +274,7 @@ impl Server {
             }
         });
         self.process = Some(child);
-        let deadline = Instant::now() + READY_TIMEOUT;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match readiness.recv_timeout(left) {
-                Ok(line) => {
-                    if let Some(url) = ready_url(&line) {
-                        self.url = url;
-                        return Ok(());
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("no ready line in {READY_TIMEOUT:?}; log:\n{}", self.log());
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.process.take().map(|mut child| child.wait());
-                    bail!("the server ended before it was ready ({status:?}); log:\n{}", self.log())
-                }
-            }
-        }
+        Ok(readiness)
     }
 
     fn configuration(&self) -> Result<String> {
