@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use http::HeaderName;
-use keyway_meta::{Bucket, BucketSettings, CatalogError};
+use keyway_meta::{Bucket, BucketSettings};
 use keyway_proto::BucketName;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};

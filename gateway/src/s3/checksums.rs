@@ -131,13 +131,8 @@ impl Declared {
 
     fn agrees_with_sdk(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let Some(value) = headers.get(&SDK_ALGORITHM) else { return Ok(()) };
-        let named = value.to_str().ok().and_then(kind_by_name).ok_or_else(|| {
-            Failure::refuse(
-                S3ErrorCode::InvalidRequest,
-                "Checksum algorithm provided is unsupported. Please try again with any of the \
-                 valid types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]",
-            )
-        })?;
+        let named =
+            value.to_str().ok().and_then(kind_by_name).ok_or_else(unknown_algorithm)?;
         match self.kind() {
             Some(kind) if kind == named => Ok(()),
             Some(_) => Err(invalid_value(SDK_ALGORITHM.as_str())),
@@ -153,6 +148,15 @@ impl Declared {
 /// The kind with S3's name, in any case; `None` for a name that is not supported.
 pub(super) fn kind_by_name(name: &str) -> Option<ChecksumKind> {
     KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind.to_string().eq_ignore_ascii_case(name))
+}
+
+/// The refusal of an algorithm that is not one of [`KINDS`].
+pub(super) fn unknown_algorithm() -> Failure {
+    Failure::refuse(
+        S3ErrorCode::InvalidRequest,
+        "Checksum algorithm provided is unsupported. Please try again with any of the valid \
+         types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]",
+    )
 }
 
 /// The header of one of [`KINDS`].

@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
-use keyway_meta::{Object, UnixMs, WriteCondition};
+use keyway_meta::catalog::WriteCondition;
+use keyway_meta::{Object, UnixMs};
 use s3s::S3ErrorCode;
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 

@@ -1,7 +1,8 @@
 //! DeleteObject and DeleteObjects.
 
 use futures::StreamExt;
-use keyway_meta::{Bucket, CatalogError, WriteCondition};
+use keyway_meta::catalog::WriteCondition;
+use keyway_meta::{Bucket, CatalogError};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
@@ -51,11 +52,10 @@ pub(super) async fn delete_objects(
     }
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let deletions: Vec<_> =
+        objects.iter().map(|object| delete_one(core, &bucket, object)).collect();
     let outcomes: Vec<Result<(), Failure>> =
-        futures::stream::iter(objects.iter().map(|object| delete_one(core, &bucket, object)))
-            .buffered(CONCURRENT_MAX)
-            .collect()
-            .await;
+        futures::stream::iter(deletions).buffered(CONCURRENT_MAX).collect().await;
 
     let quiet = input.delete.quiet == Some(true);
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
@@ -89,8 +89,8 @@ async fn delete_one(
         None => WriteCondition::None,
     };
     match core.catalog.delete(bucket, &key, condition).await {
-        Ok(_) | Err(CatalogError::NoSuchKey) if object.e_tag.is_none() => Ok(()),
         Ok(_) => Ok(()),
+        Err(CatalogError::NoSuchKey) if object.e_tag.is_none() => Ok(()),
         Err(failure) => Err(failure.into()),
     }
 }

@@ -1,6 +1,7 @@
 //! ListObjects and ListObjectsV2.
 
-use keyway_meta::{Bucket, ListPage, ListQuery, ObjectSummary};
+use keyway_meta::Bucket;
+use keyway_meta::catalog::{ListPage, ListQuery, ObjectSummary};
 use keyway_proto::{ObjectKey, TenantId};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response};
@@ -119,7 +120,10 @@ fn contents(
         display_name: None,
         id: Some(resolve::owner_id(tenant)),
     });
-    found.into_iter().map(|(key, summary)| listed(encoding, &key, summary, owner.clone())).collect()
+    found
+        .into_iter()
+        .map(|(key, summary)| listed(encoding, &key, summary, owner.clone()))
+        .collect()
 }
 
 fn listed(

@@ -46,6 +46,7 @@ pub(super) async fn put_object(
         kind: ChecksumType::FullObject,
     };
     let tag = etag::etag(policy, &stored.digests, length)?;
+    let told = Told::object(Some(&checksum), 0);
     let object = Object {
         version: VersionId::generate(),
         size: length,
@@ -59,7 +60,6 @@ pub(super) async fn put_object(
     let kept = stored.keep();
     kept.settle(core.catalog.publish(&bucket, &key, object, condition).await).await?;
 
-    let told = Told::object(Some(&checksum), 0);
     Ok(S3Response::new(PutObjectOutput {
         e_tag: Some(ETag::Strong(tag)),
         checksum_crc32: told.crc32,
