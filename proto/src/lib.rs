@@ -10,6 +10,7 @@
 
 pub mod checksum;
 pub mod id;
+pub mod key;
 pub mod name;
 pub mod plan;
 pub mod range;
