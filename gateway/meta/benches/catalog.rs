@@ -120,7 +120,8 @@ fn reads(criterion: &mut Criterion) {
         criterion.bench_function(&format!("get/objects={count}"), |bencher| {
             bencher.iter(|| {
                 number = (number + 7919) % count;
-                let get = setup.catalog.object(&setup.bucket, &key(number));
+                let key = key(number);
+                let get = setup.catalog.object(&setup.bucket, &key);
                 get.now_or_never().unwrap().unwrap()
             });
         });
