@@ -6,6 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod completions;
+mod config;
+mod serve;
+mod settings;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -51,6 +55,8 @@ macro_rules! commands {
 // `fn run(self) -> anyhow::Result<()>` does the work (with a runtime of its own where it
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
+    Serve(serve::Args),
+    Config(config::Args),
     Completions(completions::Args),
 }
 
