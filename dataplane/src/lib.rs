@@ -10,5 +10,6 @@ pub mod engine;
 pub mod node;
 pub mod store;
 
-pub use engine::{EngineConfig, LocalNode, NodeStats, OpenError};
+pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
+pub use store::{AccessMode, StoreConfig, StoreUsage};
