@@ -10,6 +10,8 @@ pub mod engine;
 pub mod node;
 pub mod store;
 
+pub use keyway_sys::probe::{self, GpuProbe, Probe};
+
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
 pub use store::{AccessMode, StoreConfig, StoreUsage};

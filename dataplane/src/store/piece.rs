@@ -147,7 +147,7 @@ mod tests {
             frame in 1usize..100_000,
         ) {
             let pool = LeasePool::new(0).expect("memory");
-            let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..length).map(|at| ((at * 31) >> 3) as u8).collect();
             let lease = pool.try_lease(LeaseClass::Unit).expect("free");
             let mut piece = Piece::new(lease, length);
             for part in bytes.chunks(frame) {

@@ -32,11 +32,15 @@ use super::{BlobStore, ChunkWriter, PinnedChunk, StoreConfig, StoreError, StoreU
 mod access;
 mod bitmap;
 mod core;
+#[cfg(test)]
+mod crash_tests;
 mod disk;
 mod extent;
 mod identity;
 mod index;
 mod layout;
+#[cfg(test)]
+mod model_tests;
 mod reader;
 mod record;
 mod recover;

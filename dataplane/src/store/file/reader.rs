@@ -65,7 +65,7 @@ pub(super) async fn read_verified(
         Location::Record(record) if u64::from(record.length) <= BLOCK_BYTES => {
             verify_blocks(chunk, 0, bytes, &[record.sum])
         }
-        _ => verify_blocks(chunk, span.offset(), bytes, &*sums(core, chunk, location).await?),
+        _ => verify_blocks(chunk, span.offset(), bytes, &sums(core, chunk, location).await?),
     };
     if let Err(error) = verified {
         core.damaged_blocks.fetch_add(1, Ordering::Relaxed);

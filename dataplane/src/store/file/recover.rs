@@ -88,7 +88,7 @@ impl Sweep<'_> {
             let is_whole = !header.units.iter().any(|unit| shadow.is_set(usize::from(*unit)));
             header.units.iter().for_each(|unit| shadow.set(usize::from(*unit)));
             if is_whole {
-                self.take(header)?;
+                self.take(&header)?;
             }
         }
         Ok(())
@@ -110,11 +110,11 @@ impl Sweep<'_> {
         Ok(headers)
     }
 
-    fn take(&self, header: Header) -> io::Result<()> {
+    fn take(&self, header: &Header) -> io::Result<()> {
         let Some(units) = self.core.space.claim(self.number, &header.units) else {
             return Ok(());
         };
-        match header.content {
+        match &header.content {
             Content::Chunk { chunk, .. } => {
                 let extent = Arc::new(Extent { units, length: chunk.length as u32 });
                 // An id is never used twice; were it, the first found would stay.

@@ -248,7 +248,7 @@ impl Reactor {
                     std::mem::forget((write.buffers, write.keep, vectors));
                     let _ = write.done.send(Err(same(error)));
                 }
-                Flight::Sync { waiting, .. } => answer_all(waiting, Err(same(error))),
+                Flight::Sync { waiting, .. } => answer_all(waiting, &Err(same(error))),
             }
         }
         self.end();
@@ -404,7 +404,7 @@ impl Reactor {
             }
             Flight::Sync { target, waiting } => {
                 DiskCounters::add(&self.counters.syncs, 1);
-                answer_all(waiting, moved.map(|_| ()));
+                answer_all(waiting, &moved.map(|_| ()));
                 let queue = self.syncs.entry(target.slot).or_default();
                 let waiting = std::mem::take(&mut queue.waiting);
                 queue.running = !waiting.is_empty();
@@ -476,9 +476,9 @@ fn whole(moved: io::Result<usize>, asked: usize) -> io::Result<()> {
     }
 }
 
-fn answer_all(waiting: Vec<Done<()>>, result: io::Result<()>) {
+fn answer_all(waiting: Vec<Done<()>>, result: &io::Result<()>) {
     for done in waiting {
-        let _ = done.send(result.as_ref().map(|()| ()).map_err(same));
+        let _ = done.send(result.as_ref().copied().map_err(same));
     }
 }
 

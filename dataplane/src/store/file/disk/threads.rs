@@ -135,7 +135,7 @@ fn perform_sync(target: &Arc<Target>, done: Done<()>, shared: &Shared) {
         let result = target.file.sync_data();
         DiskCounters::add(&shared.counters.syncs, 1);
         for done in waiting {
-            let _ = done.send(result.as_ref().map(|()| ()).map_err(same));
+            let _ = done.send(result.as_ref().copied().map_err(same));
         }
         queues = shared.syncs.lock();
         let queue = queues.get_mut(&target.slot).expect("inserted above");
