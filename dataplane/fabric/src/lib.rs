@@ -1,1 +1,9 @@
-//! See ARCHITECTURE.md.
+//! Memory that devices touch: regions, leases, and callers' own buffers.
+//!
+//! Both ends use this room: the storage node reads and writes disks out of leases, a client
+//! hands slices of its own memory to transfers. Ownership moves by value with the work, so
+//! that a cancelled transfer cannot free memory under a device.
+//!
+//! What may not enter: what the bytes mean. No plan, no chunk, no tenant.
+
+pub mod memory;

@@ -1,0 +1,570 @@
+//! A caller's own memory, lent to transfers by the range.
+//!
+//! The caller keeps a [`HostBuffer`]; a transfer owns a [`HostSliceMut`] (to fill) or a
+//! [`HostSlice`] (to send). A slice keeps the memory alive by itself, so a transfer that was
+//! cancelled while a device still writes cannot write into freed memory: the buffer answers
+//! [`LendError::Lent`] until the device's owner has dropped the slice.
+//!
+//! Invariant: `Lends` never holds an exclusive range that overlaps another entry, and every
+//! living slice has exactly one entry, equal to the range that it dereferences to. So a
+//! `HostSliceMut` is the only path to its bytes, and `HostBuffer` reaches bytes only while
+//! no conflicting entry exists and its own borrow keeps new ones away (lending needs
+//! `&mut`).
+//!
+//! Cost: one lock per lend, split and drop, none per byte.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::region::{MemoryError, Region};
+
+/// Why a range was not lent, or bytes not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LendError {
+    /// The range leaves the buffer.
+    #[error("bytes {start}..{end} are not inside a buffer of {length} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        start: usize,
+        /// The byte after the last asked for.
+        end: usize,
+        /// The buffer's length.
+        length: usize,
+    },
+    /// A slice that covers some of these bytes is still out.
+    #[error("some of these bytes are lent to a transfer")]
+    Lent,
+}
+
+/// Memory of the caller, whole. Dropping it while slices are out frees it with the last.
+pub struct HostBuffer {
+    memory: Arc<Memory>,
+}
+
+impl HostBuffer {
+    /// A page-aligned buffer of zeros, huge-page advised when it is big.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the kernel refuses the memory.
+    pub fn zeroed(bytes: usize) -> Result<Self, MemoryError> {
+        if bytes == 0 {
+            return Ok(Self::from(Vec::new()));
+        }
+        let region = Region::map(bytes)?;
+        Ok(Self::over(region.base(), bytes, Backing::Region(region)))
+    }
+
+    fn over(base: NonNull<u8>, bytes: usize, backing: Backing) -> Self {
+        let lends = Mutex::new(Lends::default());
+        Self { memory: Arc::new(Memory { base, bytes, backing, lends }) }
+    }
+
+    /// Bytes in the buffer.
+    pub fn len(&self) -> usize {
+        self.memory.bytes
+    }
+
+    /// Whether it holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lends a range exclusively, to be filled by one transfer.
+    ///
+    /// # Errors
+    /// [`LendError::OutOfRange`], or [`LendError::Lent`] when it overlaps a living slice.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<HostSliceMut, LendError> {
+        let range = self.memory.resolve(range)?;
+        self.memory.lends.lock().lend_exclusive(range.clone())?;
+        Ok(HostSliceMut { memory: Arc::clone(&self.memory), range })
+    }
+
+    /// Lends a range for reading; any number of readers may share it.
+    ///
+    /// # Errors
+    /// [`LendError::OutOfRange`], or [`LendError::Lent`] when it overlaps an exclusive slice.
+    pub fn slice(&mut self, range: impl RangeBounds<usize>) -> Result<HostSlice, LendError> {
+        let range = self.memory.resolve(range)?;
+        self.memory.lends.lock().lend_shared(range.clone())?;
+        Ok(HostSlice { memory: Arc::clone(&self.memory), range })
+    }
+
+    /// Cuts the whole buffer into exclusive slices of `piece_bytes` (the last may be
+    /// shorter), for transfers side by side.
+    ///
+    /// # Errors
+    /// [`LendError::Lent`] when any slice is out.
+    ///
+    /// # Panics
+    /// When `piece_bytes` is 0.
+    pub fn chunks_mut(&mut self, piece_bytes: usize) -> Result<Vec<HostSliceMut>, LendError> {
+        assert!(piece_bytes > 0, "a piece holds at least one byte");
+        let mut rest = self.slice_mut(..)?;
+        let mut pieces = Vec::with_capacity(self.len().div_ceil(piece_bytes));
+        while rest.len() > piece_bytes {
+            pieces.push(rest.split_to(piece_bytes));
+        }
+        if !rest.is_empty() {
+            pieces.push(rest);
+        }
+        Ok(pieces)
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// [`LendError::Lent`] while an exclusive slice is out.
+    pub fn bytes(&self) -> Result<&[u8], LendError> {
+        if self.memory.lends.lock().exclusive.is_empty() {
+            // SAFETY: no exclusive slice lives, and none can begin while `&self` is
+            // borrowed, since lending takes `&mut self`. Shared slices only read.
+            Ok(unsafe { self.memory.shared(0..self.len()) })
+        } else {
+            Err(LendError::Lent)
+        }
+    }
+
+    /// The bytes, to be changed in place.
+    ///
+    /// # Errors
+    /// [`LendError::Lent`] while any slice is out.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], LendError> {
+        let idle = self.memory.lends.lock().is_empty();
+        if idle {
+            // SAFETY: no slice lives, and none can begin while `&mut self` is borrowed.
+            Ok(unsafe { self.memory.exclusive(0..self.len()) })
+        } else {
+            Err(LendError::Lent)
+        }
+    }
+
+    /// The vector that the buffer was made from; its bytes are copied when it was made by
+    /// [`HostBuffer::zeroed`].
+    ///
+    /// # Errors
+    /// The buffer itself while any slice is out.
+    pub fn into_vec(self) -> Result<Vec<u8>, Self> {
+        let memory = Arc::try_unwrap(self.memory).map_err(|memory| Self { memory })?;
+        let Memory { base, bytes, backing, .. } = memory;
+        Ok(match backing {
+            Backing::Vec(parts) => parts.into_vec(bytes),
+            // SAFETY: the region maps at least `bytes` bytes, and no slice lives.
+            Backing::Region(_region) => unsafe {
+                std::slice::from_raw_parts(base.as_ptr(), bytes).to_vec()
+            },
+        })
+    }
+}
+
+impl From<Vec<u8>> for HostBuffer {
+    /// Adopts the vector's memory without copying.
+    fn from(bytes: Vec<u8>) -> Self {
+        let mut bytes = ManuallyDrop::new(bytes);
+        let base = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");
+        let parts = VecParts { base, capacity: bytes.capacity() };
+        Self::over(base, bytes.len(), Backing::Vec(parts))
+    }
+}
+
+impl fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostBuffer").field("bytes", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// An exclusive range of a [`HostBuffer`], owned by the transfer that fills it.
+pub struct HostSliceMut {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+impl HostSliceMut {
+    /// Where the slice begins in its buffer, in bytes.
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    /// Cuts off and gives the first `bytes` bytes; `self` keeps the rest.
+    ///
+    /// # Panics
+    /// When the slice is shorter than `bytes`.
+    #[must_use]
+    pub fn split_to(&mut self, bytes: usize) -> Self {
+        assert!(bytes <= self.len(), "cannot cut {bytes} bytes off a slice of {}", self.len());
+        let cut = self.range.start + bytes;
+        self.memory.lends.lock().split_exclusive(&self.range, cut);
+        let front = self.range.start..cut;
+        self.range.start = cut;
+        Self { memory: Arc::clone(&self.memory), range: front }
+    }
+
+    /// Joins `next` back on, which begins in the same buffer where `self` ends.
+    ///
+    /// # Errors
+    /// `next` itself when it is no such neighbour.
+    pub fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.memory, &next.memory) || self.range.end != next.range.start {
+            return Err(next);
+        }
+        let end = next.range.end;
+        self.memory.lends.lock().join_exclusive(&self.range, &next.range);
+        self.range.end = end;
+        // Its entry is empty by now; dropping it takes that out.
+        next.range.start = end;
+        Ok(())
+    }
+
+    /// Ends the exclusive lend: the same bytes for reading.
+    pub fn freeze(self) -> HostSlice {
+        let slice = ManuallyDrop::new(self);
+        // SAFETY: `slice` is never dropped nor used again, so its fields move out once.
+        let (memory, range) = unsafe {
+            (std::ptr::read(&raw const slice.memory), std::ptr::read(&raw const slice.range))
+        };
+        memory.lends.lock().downgrade(&range);
+        HostSlice { memory, range }
+    }
+}
+
+impl Deref for HostSliceMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: by the invariant this slice is the only path to the range.
+        unsafe { self.memory.shared(self.range.clone()) }
+    }
+}
+
+impl DerefMut for HostSliceMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: by the invariant this slice is the only path to the range, and `&mut self`
+        // makes this the only reference through it.
+        unsafe { self.memory.exclusive(self.range.clone()) }
+    }
+}
+
+impl Drop for HostSliceMut {
+    fn drop(&mut self) {
+        self.memory.lends.lock().return_exclusive(&self.range);
+    }
+}
+
+impl fmt::Debug for HostSliceMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostSliceMut").field(&self.range).finish()
+    }
+}
+
+/// A range of a [`HostBuffer`] lent for reading.
+pub struct HostSlice {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+impl HostSlice {
+    /// Where the slice begins in its buffer, in bytes.
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    /// A part of this slice; `range` counts from the slice's first byte.
+    ///
+    /// # Panics
+    /// When the range leaves the slice.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "the part leaves its slice");
+        let part = self.range.start + range.start..self.range.start + range.end;
+        self.memory.lends.lock().share(part.clone());
+        Self { memory: Arc::clone(&self.memory), range: part }
+    }
+
+    /// The bytes as [`Bytes`], without a copy; the lend ends with the last of its clones.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Clone for HostSlice {
+    fn clone(&self) -> Self {
+        self.part(0..self.len())
+    }
+}
+
+impl Deref for HostSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: a shared entry covers the range, so no exclusive slice does.
+        unsafe { self.memory.shared(self.range.clone()) }
+    }
+}
+
+impl AsRef<[u8]> for HostSlice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for HostSlice {
+    fn drop(&mut self) {
+        self.memory.lends.lock().return_shared(&self.range);
+    }
+}
+
+impl fmt::Debug for HostSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostSlice").field(&self.range).finish()
+    }
+}
+
+struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    backing: Backing,
+    lends: Mutex<Lends>,
+}
+
+enum Backing {
+    Region(Region),
+    Vec(VecParts),
+}
+
+// SAFETY: `base` points into memory owned by `backing`; access to it is arbitrated by
+// `lends` whichever thread asks.
+unsafe impl Send for Memory {}
+// SAFETY: as for `Send`; `&Memory` reaches bytes only through the unsafe functions below.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn resolve(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, LendError> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.bytes,
+        };
+        if start <= end && end <= self.bytes {
+            Ok(start..end)
+        } else {
+            Err(LendError::OutOfRange { start, end, length: self.bytes })
+        }
+    }
+
+    /// # Safety
+    /// The range lies in the memory, and nobody holds or makes a `&mut` to it meanwhile.
+    unsafe fn shared(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: upheld by the caller; the memory lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// # Safety
+    /// The range lies in the memory, and nobody else holds or makes a reference to it.
+    #[expect(clippy::mut_from_ref, reason = "exclusivity is the lend table's, not the borrow's")]
+    unsafe fn exclusive(&self, range: Range<usize>) -> &mut [u8] {
+        // SAFETY: upheld by the caller; the memory lives as long as `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(range.start), range.len()) }
+    }
+}
+
+/// A vector's memory without the vector.
+struct VecParts {
+    base: NonNull<u8>,
+    capacity: usize,
+}
+
+impl VecParts {
+    fn into_vec(self, bytes: usize) -> Vec<u8> {
+        let parts = ManuallyDrop::new(self);
+        // SAFETY: the parts are those of the vector taken apart in `HostBuffer::from`, whose
+        // length was `bytes`; `ManuallyDrop` keeps them from being given back twice.
+        unsafe { Vec::from_raw_parts(parts.base.as_ptr(), bytes, parts.capacity) }
+    }
+}
+
+impl Drop for VecParts {
+    fn drop(&mut self) {
+        // SAFETY: as in `into_vec`; bytes need no drop, so length 0 frees them all.
+        drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), 0, self.capacity) });
+    }
+}
+
+/// The ranges that are out. Few at a time (one per transfer), so plain vectors.
+#[derive(Default)]
+struct Lends {
+    exclusive: Vec<Range<usize>>,
+    shared: Vec<Range<usize>>,
+}
+
+impl Lends {
+    fn is_empty(&self) -> bool {
+        self.exclusive.is_empty() && self.shared.is_empty()
+    }
+
+    fn lend_exclusive(&mut self, range: Range<usize>) -> Result<(), LendError> {
+        if overlaps(&self.exclusive, &range) || overlaps(&self.shared, &range) {
+            return Err(LendError::Lent);
+        }
+        self.exclusive.push(range);
+        Ok(())
+    }
+
+    fn lend_shared(&mut self, range: Range<usize>) -> Result<(), LendError> {
+        if overlaps(&self.exclusive, &range) {
+            return Err(LendError::Lent);
+        }
+        self.share(range);
+        Ok(())
+    }
+
+    /// For a range that a living shared slice covers already.
+    fn share(&mut self, range: Range<usize>) {
+        self.shared.push(range);
+    }
+
+    fn split_exclusive(&mut self, range: &Range<usize>, cut: usize) {
+        self.return_exclusive(range);
+        self.exclusive.push(range.start..cut);
+        self.exclusive.push(cut..range.end);
+    }
+
+    /// `left` grows by `right`, which keeps an empty range at its end.
+    fn join_exclusive(&mut self, left: &Range<usize>, right: &Range<usize>) {
+        self.return_exclusive(left);
+        self.return_exclusive(right);
+        self.exclusive.push(left.start..right.end);
+        self.exclusive.push(right.end..right.end);
+    }
+
+    fn downgrade(&mut self, range: &Range<usize>) {
+        self.return_exclusive(range);
+        self.shared.push(range.clone());
+    }
+
+    fn return_exclusive(&mut self, range: &Range<usize>) {
+        take(&mut self.exclusive, range);
+    }
+
+    fn return_shared(&mut self, range: &Range<usize>) {
+        take(&mut self.shared, range);
+    }
+}
+
+fn overlaps(lent: &[Range<usize>], range: &Range<usize>) -> bool {
+    lent.iter().any(|other| other.start < range.end && range.start < other.end)
+}
+
+fn take(lent: &mut Vec<Range<usize>>, range: &Range<usize>) {
+    let entry = lent.iter().position(|other| other == range);
+    lent.swap_remove(entry.expect("every living slice has its entry"));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn exclusive_slices_never_overlap() {
+        let mut buffer = HostBuffer::zeroed(100).expect("memory");
+        let front = buffer.slice_mut(..60).expect("free");
+        assert_eq!(buffer.slice_mut(59..).err(), Some(LendError::Lent));
+        assert_eq!(buffer.slice(0..1).err(), Some(LendError::Lent));
+        let back = buffer.slice_mut(60..).expect("free");
+        assert_eq!(buffer.bytes().err(), Some(LendError::Lent));
+        drop(front);
+        assert!(buffer.slice_mut(0..60).is_ok());
+        drop(back);
+        assert!(buffer.bytes().is_ok());
+    }
+
+    #[test]
+    fn a_slice_outlives_its_buffer() {
+        let mut buffer = HostBuffer::from(vec![7; 10]);
+        let mut slice = buffer.slice_mut(2..5).expect("free");
+        drop(buffer);
+        slice.fill(9);
+        assert_eq!(&slice[..], [9; 3]);
+    }
+
+    #[test]
+    fn bytes_come_back_as_the_vector_they_were() {
+        let vec = Vec::from_iter(0..100u8);
+        let address = vec.as_ptr();
+        let mut buffer = HostBuffer::from(vec);
+        buffer.slice_mut(..3).expect("free").fill(0);
+        let shared = buffer.slice(1..5).expect("free").into_bytes();
+        let buffer = buffer.into_vec().expect_err("lent");
+        assert_eq!(&shared[..], [0, 0, 3, 4]);
+        drop(shared);
+        let vec = buffer.into_vec().expect("all came back");
+        assert_eq!(vec.as_ptr(), address);
+        assert_eq!(vec[..4], [0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn neighbours_join_and_strangers_do_not() {
+        let mut buffer = HostBuffer::from(vec![0; 10]);
+        let mut front = buffer.slice_mut(..).expect("free");
+        let rest = {
+            let first = front.split_to(4);
+            std::mem::replace(&mut front, first)
+        };
+        let mut other = HostBuffer::from(vec![0; 10]);
+        let stranger = other.slice_mut(4..).expect("free");
+        assert!(front.unsplit(stranger).is_err());
+        assert!(front.unsplit(rest).is_ok());
+        assert_eq!((front.offset(), front.len()), (0, 10));
+        assert_eq!(buffer.slice_mut(9..).err(), Some(LendError::Lent));
+        drop(front);
+        assert!(buffer.bytes_mut().is_ok());
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        let mut buffer = HostBuffer::from(vec![0; 4]);
+        let refused = LendError::OutOfRange { start: 2, end: 5, length: 4 };
+        assert_eq!(buffer.slice_mut(2..5).err(), Some(refused));
+        assert!(buffer.slice(..=usize::MAX).is_err());
+        assert!(buffer.slice_mut(4..).is_ok_and(|slice| slice.is_empty()));
+    }
+
+    #[test]
+    fn an_empty_buffer_works() {
+        let mut buffer = HostBuffer::zeroed(0).expect("nothing to map");
+        assert!(buffer.is_empty());
+        assert!(buffer.chunks_mut(8).expect("free").is_empty());
+        assert_eq!(buffer.into_vec().expect("nothing lent"), Vec::<u8>::new());
+    }
+
+    proptest! {
+        /// Pieces filled side by side make up the whole, wherever the cuts are.
+        #[test]
+        fn pieces_make_up_the_whole(length in 0usize..500, piece in 1usize..100) {
+            let mut buffer = HostBuffer::zeroed(length).expect("memory");
+            for mut slice in buffer.chunks_mut(piece).expect("free") {
+                let offset = slice.offset();
+                for (at, byte) in slice.iter_mut().enumerate() {
+                    *byte = (offset + at) as u8;
+                }
+                drop(slice.freeze());
+            }
+            let bytes = buffer.into_vec().expect("all came back");
+            prop_assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Host memory in three shapes.
+//!
+//! - [`Region`]: page-aligned pages from the kernel, given back on drop.
+//! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
+//!   that a device can register once.
+//! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
+//!   transfers by the range.
+
+mod host;
+mod pool;
+mod region;
+
+pub use host::{HostBuffer, HostSlice, HostSliceMut, LendError};
+pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
+pub use region::{MemoryError, PAGE_BYTES, Region};

@@ -1,0 +1,191 @@
+//! GET: chunks become a stream of verified bytes.
+//!
+//! Sketch, per piece of at most 1 MiB: one device read into a lease, one pass of CRC32C,
+//! one `Bytes` over the lease; no copy. The first piece is read before the delivery is
+//! handed out, so that a missing or damaged object is an error instead of a broken body, and
+//! an object of one piece needs nothing but that: no task, no queue. Longer ones keep
+//! [`READS_IN_FLIGHT`] reads ahead of the consumer; when buffers are scarce they hold one
+//! smaller piece at a time, so that slow consumers cannot take the pool from the others.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt as _};
+use keyway_fabric::memory::{LeaseClass, LeasePool};
+use keyway_proto::unit::BLOCK_BYTES;
+use keyway_proto::{
+    ByteRange, Digests, GetPlan, KeyFate, KeyStrength, Receipt, TransferId, TransferPath,
+};
+use tokio::sync::oneshot;
+
+use super::Counters;
+use super::admission::Turn;
+use crate::node::{Delivery, TransferError};
+use crate::store::{BlobStore, PIECE_BYTES_MAX, PinnedChunk, StoreError};
+
+/// Reads under way ahead of the consumer, in one transfer. The piece being consumed comes
+/// on top.
+const READS_IN_FLIGHT: usize = 3;
+
+/// Largest read while buffers are scarce.
+const SCARCE_PIECE_BYTES: u64 = LeaseClass::Medium.bytes() as u64;
+
+const _: () = assert!(SCARCE_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
+
+pub(super) async fn start(
+    plan: &GetPlan,
+    store: &dyn BlobStore,
+    pool: &LeasePool,
+    turn: Turn,
+    counters: &Arc<Counters>,
+) -> Result<Delivery, TransferError> {
+    let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
+    let length = plan.length();
+    let first = match reads.next() {
+        Some(read) => read.await?,
+        None => Bytes::new(),
+    };
+    let (receipt_sender, receipt) = oneshot::channel();
+    let mut body = GetBody {
+        transfer: plan.transfer,
+        first: Some(first),
+        reads,
+        under_way: FuturesOrdered::new(),
+        length,
+        delivered: 0,
+        receipt: Some(receipt_sender),
+        counters: Arc::clone(counters),
+        _turn: turn,
+    };
+    if length == 0 {
+        body.first = None;
+        body.finish();
+    }
+    Ok(Delivery { length, body: Box::pin(body), receipt })
+}
+
+fn pin_all(plan: &GetPlan, store: &dyn BlobStore) -> Result<Vec<Part>, TransferError> {
+    let pin = |piece: &keyway_proto::Piece| {
+        let pin = store.pin(piece.chunk).ok_or(TransferError::NoSuchChunk(piece.chunk))?;
+        if piece.range.is_empty() || !ByteRange::whole(pin.length()).contains(piece.range) {
+            return Err(TransferError::InvalidPlan("a range leaves its chunk"));
+        }
+        Ok(Part { pin, rest: piece.range })
+    };
+    plan.pieces.iter().map(pin).collect()
+}
+
+/// A pinned chunk and what is still to be read of it.
+struct Part {
+    pin: Box<dyn PinnedChunk>,
+    rest: ByteRange,
+}
+
+/// The reads of a plan, one after the other.
+struct Reads {
+    parts: Vec<Part>,
+    part: usize,
+    pool: LeasePool,
+}
+
+impl Reads {
+    fn next(&mut self) -> Option<BoxFuture<'static, Result<Bytes, StoreError>>> {
+        let window = if self.is_scarce() { SCARCE_PIECE_BYTES } else { PIECE_BYTES_MAX as u64 };
+        let part = self.parts.get_mut(self.part)?;
+        let start = part.rest.offset();
+        let end = (start / window + 1).saturating_mul(window).min(part.rest.end());
+        let range = ByteRange::new(start, end - start).expect("inside the part");
+        let read = part.pin.read(range);
+        part.rest = ByteRange::new(end, part.rest.end() - end).expect("inside the part");
+        if part.rest.is_empty() {
+            self.part += 1;
+        }
+        Some(read)
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.pool.is_scarce(LeaseClass::Unit)
+    }
+}
+
+struct GetBody {
+    transfer: TransferId,
+    first: Option<Bytes>,
+    reads: Reads,
+    under_way: FuturesOrdered<BoxFuture<'static, Result<Bytes, StoreError>>>,
+    length: u64,
+    delivered: u64,
+    /// Taken when the receipt is given, or when the transfer failed.
+    receipt: Option<oneshot::Sender<Receipt>>,
+    counters: Arc<Counters>,
+    _turn: Turn,
+}
+
+impl GetBody {
+    fn read_ahead(&mut self) {
+        let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
+        while self.under_way.len() < bound {
+            let Some(read) = self.reads.next() else { return };
+            self.under_way.push_back(read);
+        }
+    }
+
+    fn deliver(&mut self, bytes: Bytes) -> Poll<Option<Result<Bytes, TransferError>>> {
+        self.delivered += bytes.len() as u64;
+        self.counters.delivered_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        // With the last bytes rather than after them: a consumer that knows the length
+        // does not ask again.
+        if self.delivered == self.length {
+            self.finish();
+        }
+        Poll::Ready(Some(Ok(bytes)))
+    }
+
+    fn finish(&mut self) {
+        let Some(receipt) = self.receipt.take() else { return };
+        // Nobody waiting for it is no failure.
+        let _ = receipt.send(Receipt {
+            transfer: self.transfer,
+            bytes: self.delivered,
+            digests: Digests::default(),
+            path: TransferPath::Http,
+            strength: KeyStrength::Http,
+            key: KeyFate::NoKey,
+        });
+    }
+}
+
+impl Stream for GetBody {
+    type Item = Result<Bytes, TransferError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.receipt.is_none() {
+            return Poll::Ready(None);
+        }
+        if let Some(first) = self.first.take() {
+            return self.deliver(first);
+        }
+        self.read_ahead();
+        match ready!(self.under_way.poll_next_unpin(context)) {
+            Some(Ok(bytes)) => {
+                self.read_ahead();
+                self.deliver(bytes)
+            }
+            Some(Err(error)) => {
+                self.receipt = None;
+                self.counters.count_failure();
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(self.receipt.is_some()), None)
+    }
+}

@@ -1,0 +1,177 @@
+//! The engine of a node: executes plans over a blob store.
+//!
+//! [`get`] and [`put`] hold the two data paths, [`admission`] says who may start, and
+//! [`digest`] computes what receipts carry. Everything here runs on tokio and does no I/O
+//! of its own: devices belong to the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use keyway_fabric::memory::{LeasePool, PoolStats};
+use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt};
+use serde::{Deserialize, Serialize};
+
+use crate::node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
+use crate::store::{BlobStore, StoreUsage};
+
+mod admission;
+mod digest;
+mod get;
+mod open;
+mod put;
+#[cfg(test)]
+mod tests;
+
+use admission::Admission;
+pub use open::OpenError;
+
+/// How many transfers a node takes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// Transfers under way at once.
+    pub transfers_max: usize,
+    /// Transfers waiting for their turn; one more is answered with `Busy`.
+    pub transfers_waiting_max: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { transfers_max: 256, transfers_waiting_max: 4096 }
+    }
+}
+
+/// A storage node in this process.
+pub struct LocalNode {
+    id: NodeId,
+    store: Arc<dyn BlobStore>,
+    pool: LeasePool,
+    admission: Admission,
+    counters: Arc<Counters>,
+}
+
+impl LocalNode {
+    /// A node over an open store, whose buffers come from `pool`.
+    pub fn over(
+        id: NodeId,
+        store: Arc<dyn BlobStore>,
+        pool: LeasePool,
+        config: &EngineConfig,
+    ) -> Arc<Self> {
+        let admission = Admission::new(config.transfers_max, config.transfers_waiting_max);
+        Arc::new(Self { id, store, pool, admission, counters: Arc::default() })
+    }
+
+    /// What the node did since it was opened, and how full it is.
+    pub fn stats(&self) -> NodeStats {
+        NodeStats {
+            gets: self.counters.gets.load(Ordering::Relaxed),
+            puts: self.counters.puts.load(Ordering::Relaxed),
+            failed: self.counters.failed.load(Ordering::Relaxed),
+            delivered_bytes: self.counters.delivered_bytes.load(Ordering::Relaxed),
+            stored_bytes: self.counters.stored_bytes.load(Ordering::Relaxed),
+            transfers: self.admission.transfers() as u64,
+            waiting: self.admission.waiting() as u64,
+            store: self.store.usage(),
+            pool: self.pool.stats(),
+        }
+    }
+
+    /// Stops the store: background work ends, and the device lets go of all memory.
+    /// Transfers under way fail.
+    pub async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl StorageNode for LocalNode {
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {
+        self.counters.gets.fetch_add(1, Ordering::Relaxed);
+        let turn = self.admission.admit(plan.tenant).await?;
+        let delivery = get::start(&plan, &*self.store, &self.pool, turn, &self.counters).await;
+        delivery.inspect_err(|_| self.counters.count_failure())
+    }
+
+    async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
+        self.counters.puts.fetch_add(1, Ordering::Relaxed);
+        let _turn = self.admission.admit(plan.tenant).await?;
+        let receipt = put::run(&plan, body, &*self.store, &self.pool).await;
+        match &receipt {
+            Ok(receipt) => {
+                self.counters.stored_bytes.fetch_add(receipt.bytes, Ordering::Relaxed);
+            }
+            Err(_) => self.counters.count_failure(),
+        }
+        receipt
+    }
+
+    async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
+        self.store.release(chunks);
+        Ok(())
+    }
+
+    async fn chunks(
+        &self,
+        after: Option<ChunkId>,
+        limit: usize,
+    ) -> Result<Vec<ChunkInfo>, TransferError> {
+        Ok(self.store.chunks(after, limit))
+    }
+
+    async fn status(&self) -> Result<NodeStatus, TransferError> {
+        let usage = self.store.usage();
+        Ok(NodeStatus {
+            node: self.id,
+            store: self.store.engine().to_owned(),
+            access: self.store.access(),
+            capacity_bytes: usage.capacity_bytes,
+            free_bytes: usage.free_bytes,
+            chunks: usage.chunks,
+            transfers: self.admission.transfers() as u64,
+        })
+    }
+}
+
+/// A snapshot of a node's counters, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeStats {
+    /// GETs taken on.
+    pub gets: u64,
+    /// PUTs taken on.
+    pub puts: u64,
+    /// Transfers that failed; cancelled ones are not counted.
+    pub failed: u64,
+    /// Object bytes handed to GETs.
+    pub delivered_bytes: u64,
+    /// Object bytes stored by PUTs.
+    pub stored_bytes: u64,
+    /// Transfers under way.
+    pub transfers: u64,
+    /// Transfers waiting for their turn.
+    pub waiting: u64,
+    /// The store.
+    pub store: StoreUsage,
+    /// The buffers.
+    pub pool: PoolStats,
+}
+
+#[derive(Default)]
+struct Counters {
+    gets: AtomicU64,
+    puts: AtomicU64,
+    failed: AtomicU64,
+    delivered_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
+}
+
+impl Counters {
+    fn count_failure(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,142 @@
+//! PUT: a body becomes durable chunks.
+//!
+//! Sketch: every byte is copied once, from the network's frame into an aligned lease, summed
+//! per block while in cache, and written by the device from there. Writes start as leases
+//! fill; durability is waited for once, for all chunks together, and shared with other
+//! transfers' writes. Nothing is visible before all of it is durable, and what is dropped
+//! before that is given back.
+
+use bytes::{Buf as _, Bytes};
+use futures::StreamExt as _;
+use futures::future::try_join_all;
+use keyway_fabric::memory::{LeaseClass, LeasePool};
+use keyway_proto::unit::CHUNK_BYTES_MAX;
+use keyway_proto::{KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
+
+use super::digest::Digester;
+use crate::node::{Body, TransferError};
+use crate::store::{BlobStore, Piece, StagedChunk};
+
+pub(super) async fn run(
+    plan: &PutPlan,
+    body: Body,
+    store: &dyn BlobStore,
+    pool: &LeasePool,
+) -> Result<Receipt, TransferError> {
+    if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
+        return Err(TransferError::InvalidPlan("a chunk's length is out of bounds"));
+    }
+    let length = plan.length();
+    let mut source = Source {
+        body,
+        frame: Bytes::new(),
+        received: 0,
+        expected: length,
+        digester: Digester::new(plan.digests, length),
+    };
+    let mut seals = Vec::with_capacity(plan.chunks.len());
+    for chunk in &plan.chunks {
+        let mut writer = store.writer(*chunk).await?;
+        let mut rest = chunk.length;
+        while rest > 0 {
+            let piece = source.piece(rest, pool).await?;
+            rest -= piece.len() as u64;
+            writer.write(piece).await?;
+        }
+        seals.push(writer.seal());
+    }
+    let digester = source.end().await?;
+    let staged = try_join_all(seals).await?;
+    let digests = digester.finish().await?;
+    publish(staged, plan, store)?;
+    Ok(Receipt {
+        transfer: plan.transfer,
+        bytes: length,
+        digests,
+        path: TransferPath::Http,
+        strength: KeyStrength::Http,
+        key: KeyFate::NoKey,
+    })
+}
+
+fn publish(
+    staged: Vec<Box<dyn StagedChunk>>,
+    plan: &PutPlan,
+    store: &dyn BlobStore,
+) -> Result<(), TransferError> {
+    for (published, chunk) in staged.into_iter().enumerate() {
+        if let Err(error) = chunk.publish() {
+            // An id that was used twice: take back what is ours, not what was there before.
+            let ours: Vec<_> = plan.chunks[..published].iter().map(|chunk| chunk.id).collect();
+            store.release(&ours);
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// The body, cut into pieces.
+struct Source {
+    body: Body,
+    /// What is left of the frame received last.
+    frame: Bytes,
+    received: u64,
+    expected: u64,
+    digester: Digester,
+}
+
+impl Source {
+    /// The next piece of a chunk of which `rest` bytes are missing.
+    async fn piece(&mut self, rest: u64, pool: &LeasePool) -> Result<Piece, TransferError> {
+        // The body first: a client that is not sending holds no lease.
+        if self.frame.is_empty() {
+            self.receive().await?;
+        }
+        let class = piece_class(rest, pool);
+        let room = rest.min(class.bytes() as u64) as usize;
+        let mut piece = Piece::new(pool.lease(class).await, room);
+        loop {
+            let taken = piece.append(&self.frame);
+            self.frame.advance(taken);
+            if piece.is_full() {
+                return Ok(piece);
+            }
+            self.receive().await?;
+        }
+    }
+
+    async fn receive(&mut self) -> Result<(), TransferError> {
+        debug_assert!(self.frame.is_empty(), "a frame is used up before the next");
+        while self.frame.is_empty() {
+            let frame = self.body.next().await.ok_or(TransferError::BodyTooShort {
+                received: self.received,
+                expected: self.expected,
+            })??;
+            self.received += frame.len() as u64;
+            if self.received > self.expected {
+                return Err(TransferError::BodyTooLong { expected: self.expected });
+            }
+            self.digester.update(&frame).await?;
+            self.frame = frame;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nothing follows.
+    async fn end(mut self) -> Result<Digester, TransferError> {
+        while let Some(frame) = self.body.next().await {
+            if !frame?.is_empty() {
+                return Err(TransferError::BodyTooLong { expected: self.expected });
+            }
+        }
+        Ok(self.digester)
+    }
+}
+
+fn piece_class(rest: u64, pool: &LeasePool) -> LeaseClass {
+    let fitting = usize::try_from(rest).ok().and_then(LeaseClass::fitting);
+    match fitting.unwrap_or(LeaseClass::Unit) {
+        LeaseClass::Unit if pool.is_scarce(LeaseClass::Unit) => LeaseClass::Medium,
+        class => class,
+    }
+}

@@ -1,0 +1,157 @@
+//! The engine through the node's trait, over the memory store.
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use keyway_proto::plan::chunk_lengths;
+use keyway_proto::unit::{KIB, MIB};
+use keyway_proto::{
+    ByteRange, Checksum, ChecksumKind, ChunkSpec, DigestSet, Piece, TenantId, TransferId,
+};
+
+use super::*;
+
+const CAPACITY: u64 = 64 * MIB;
+
+fn node() -> Arc<LocalNode> {
+    LocalNode::in_memory(NodeId(1), CAPACITY, 8 << 20).expect("memory")
+}
+
+fn put_plan(length: u64) -> PutPlan {
+    PutPlan {
+        transfer: TransferId::generate(),
+        tenant: TenantId::ROOT,
+        chunks: chunk_lengths(length)
+            .map(|length| ChunkSpec { id: ChunkId::generate(), length })
+            .collect(),
+        digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
+    }
+}
+
+fn get_plan(put: &PutPlan) -> GetPlan {
+    let piece =
+        |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
+    GetPlan {
+        transfer: TransferId::generate(),
+        tenant: TenantId::ROOT,
+        pieces: put.chunks.iter().map(piece).collect(),
+    }
+}
+
+fn body(bytes: &Bytes, frame_bytes: usize) -> Body {
+    let frames: Vec<_> =
+        bytes.chunks(frame_bytes).map(|frame| Ok(bytes.slice_ref(frame))).collect();
+    Box::pin(stream::iter(frames))
+}
+
+fn content(length: u64) -> Bytes {
+    (0..length).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect::<Vec<_>>().into()
+}
+
+#[tokio::test]
+async fn what_is_put_is_got() {
+    let node = node();
+    for length in [0, 1, 4 * KIB, 65 * KIB, 3 * MIB + 5, 20 * MIB + 1] {
+        let bytes = content(length);
+        let plan = put_plan(length);
+        let receipt = node.put(plan.clone(), body(&bytes, 50_000)).await.expect("stored");
+        assert_eq!((receipt.transfer, receipt.bytes), (plan.transfer, length));
+        for kind in [ChecksumKind::Crc64Nvme, ChecksumKind::Md5] {
+            assert_eq!(receipt.digests.value(kind), Some(&Checksum::of(kind, &bytes)));
+        }
+        let delivery = node.get(get_plan(&plan)).await.expect("here");
+        assert_eq!(delivery.length, length);
+        let got: Vec<Bytes> = delivery.body.try_collect().await.expect("whole");
+        assert!(got.concat() == bytes, "{length} bytes differ");
+        assert_eq!(delivery.receipt.await.expect("given").bytes, length);
+        let ids: Vec<_> = plan.chunks.iter().map(|chunk| chunk.id).collect();
+        node.release(&ids).await.expect("released");
+    }
+    assert_eq!(node.stats().store.free_bytes, CAPACITY);
+    assert_eq!(node.stats().pool.leased_bytes, 0);
+    assert_eq!(node.stats().transfers, 0);
+}
+
+#[tokio::test]
+async fn ranges_across_chunks_are_joined() {
+    let node = node();
+    let bytes = content(33 * MIB);
+    let plan = put_plan(33 * MIB);
+    node.put(plan.clone(), body(&bytes, MIB as usize)).await.expect("stored");
+    let mut get = get_plan(&plan);
+    get.pieces[0].range = ByteRange::new(16 * MIB - 3, 3).expect("fits");
+    get.pieces[2].range = ByteRange::whole(5);
+    let delivery = node.get(get).await.expect("here");
+    let got: Vec<Bytes> = delivery.body.try_collect().await.expect("whole");
+    assert!(got.concat() == bytes[16 * MIB as usize - 3..32 * MIB as usize + 5]);
+}
+
+/// A body of another length than planned, or one that breaks, leaves nothing behind.
+#[tokio::test]
+async fn bad_bodies_leave_nothing() {
+    let node = node();
+    let bytes = content(5 * MIB);
+    for wrong in [4 * MIB, 5 * MIB - 1] {
+        let stored = node.put(put_plan(5 * MIB), body(&bytes.slice(..wrong as usize), 9000)).await;
+        assert!(matches!(
+            stored,
+            Err(TransferError::BodyTooShort { received, expected })
+                if received == wrong && expected == 5 * MIB
+        ));
+    }
+    for planned in [1, 5 * MIB - 1] {
+        let stored = node.put(put_plan(planned), body(&bytes, 9000)).await;
+        assert!(matches!(
+            stored,
+            Err(TransferError::BodyTooLong { expected }) if expected == planned
+        ));
+    }
+    let cause = crate::node::BodyError(Arc::new(std::io::Error::other("hung up")));
+    let broken = body(&bytes.slice(..MIB as usize), 9000)
+        .chain(stream::iter([Err(TransferError::Body(cause))]));
+    let stored = node.put(put_plan(5 * MIB), Box::pin(broken)).await;
+    assert!(matches!(stored, Err(TransferError::Body(cause)) if cause.to_string() == "hung up"));
+    assert!(node.chunks(None, 10).await.expect("listed").is_empty());
+    assert_eq!(node.stats().store.free_bytes, CAPACITY);
+    assert_eq!(node.stats().failed, 5);
+}
+
+#[tokio::test]
+async fn bad_plans_are_refused() {
+    let node = node();
+    let bytes = content(10);
+    let plan = put_plan(10);
+    node.put(plan.clone(), body(&bytes, 10)).await.expect("stored");
+    let again = node.put(plan.clone(), body(&bytes, 10)).await;
+    assert!(matches!(again, Err(TransferError::InvalidPlan(_))));
+    for range in [ByteRange::whole(11), ByteRange::whole(0), ByteRange::new(10, 1).expect("fits")] {
+        let mut get = get_plan(&plan);
+        get.pieces[0].range = range;
+        assert!(matches!(node.get(get).await, Err(TransferError::InvalidPlan(_))), "{range}");
+    }
+    let mut get = get_plan(&plan);
+    get.pieces[0].chunk = ChunkId::generate();
+    assert!(matches!(node.get(get).await, Err(TransferError::NoSuchChunk(_))));
+    let mut twice = put_plan(20);
+    twice.chunks = vec![ChunkSpec { id: ChunkId::generate(), length: 10 }; 2];
+    let stored = node.put(twice, body(&content(20), 10)).await;
+    assert!(matches!(stored, Err(TransferError::InvalidPlan(_))));
+    assert_eq!(node.chunks(None, 10).await.expect("listed"), plan.chunks);
+    let mut huge = put_plan(1);
+    huge.chunks[0].length = 16 * MIB + 1;
+    assert!(matches!(node.put(huge, body(&bytes, 10)).await, Err(TransferError::InvalidPlan(_))));
+}
+
+/// A GET that is dropped midway gives everything back and gives no receipt.
+#[tokio::test]
+async fn a_dropped_get_holds_nothing() {
+    let node = node();
+    let bytes = content(5 * MIB);
+    let plan = put_plan(5 * MIB);
+    node.put(plan.clone(), body(&bytes, 100_000)).await.expect("stored");
+    let mut delivery = node.get(get_plan(&plan)).await.expect("here");
+    assert!(delivery.body.next().await.is_some_and(|frame| frame.is_ok()));
+    assert_eq!(node.stats().transfers, 1);
+    drop(delivery.body);
+    assert!(delivery.receipt.await.is_err());
+    assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
+}

@@ -1,0 +1,173 @@
+//! Blob stores: where chunks live.
+//!
+//! - [`memory`]: in this process's memory, for tests and benchmarks.
+//!
+//! A store knows chunks and blocks. It verifies what it reads before anyone sees it, writes
+//! what it is given, and says when that is durable. It does not know transfers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
+
+use crate::node::TransferError;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod memory;
+mod piece;
+
+pub use piece::{PIECE_BYTES_MAX, Piece, block_span, block_sum, verify_blocks};
+
+/// A store of write-once chunks.
+///
+/// The life of a chunk: [`writer`](Self::writer) → [`ChunkWriter::write`]… →
+/// [`ChunkWriter::seal`] (durable, invisible) → [`StagedChunk::publish`] (visible) →
+/// [`release`](Self::release). Dropped before `publish`, it leaves nothing behind.
+#[async_trait]
+pub trait BlobStore: Send + Sync + 'static {
+    /// The engine's name, for example `file`.
+    fn engine(&self) -> &'static str;
+
+    /// How the device is reached, and why not better where it fell back.
+    fn access(&self) -> String;
+
+    /// Keeps a chunk readable until the pin is dropped, even when it is released meanwhile.
+    fn pin(&self, chunk: ChunkId) -> Option<Box<dyn PinnedChunk>>;
+
+    /// Begins a chunk.
+    ///
+    /// # Errors
+    /// [`StoreError::ChunkExists`], [`StoreError::Full`] when its space cannot be reserved,
+    /// [`StoreError::Device`] when the store refuses writes.
+    async fn writer(&self, chunk: ChunkSpec) -> Result<Box<dyn ChunkWriter>, StoreError>;
+
+    /// Gives up chunks; unknown ids are passed over.
+    fn release(&self, chunks: &[ChunkId]);
+
+    /// Published chunks with an id greater than `after`, ascending, at most `limit`.
+    fn chunks(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkSpec>;
+
+    /// Capacity and counters.
+    fn usage(&self) -> StoreUsage;
+
+    /// Stops background work and waits for the device to let go of all memory. Reads and
+    /// writes fail from then on.
+    async fn close(&self);
+}
+
+/// A chunk that stays readable while this lives.
+pub trait PinnedChunk: Send + Sync {
+    /// Bytes in the chunk.
+    fn length(&self) -> u64;
+
+    /// Reads and verifies a range that lies in the chunk and, widened to whole blocks, is
+    /// at most [`PIECE_BYTES_MAX`] long and inside one `PIECE_BYTES_MAX`-aligned window.
+    /// The pin may be dropped meanwhile, then the future yields bytes or an error, but never
+    /// wrong bytes.
+    fn read(&self, range: ByteRange) -> BoxFuture<'static, Result<Bytes, StoreError>>;
+}
+
+/// A chunk being written.
+#[async_trait]
+pub trait ChunkWriter: Send {
+    /// Takes the next piece and starts writing it; waits while too many are under way.
+    /// Pieces but a chunk's last are multiples of a block and do not cross a
+    /// `PIECE_BYTES_MAX`-aligned boundary of the chunk.
+    ///
+    /// # Errors
+    /// [`StoreError`] of this or an earlier piece.
+    async fn write(&mut self, piece: Piece) -> Result<(), StoreError>;
+
+    /// Waits until everything written is durable. All bytes of the chunk must have been
+    /// written.
+    fn seal(self: Box<Self>) -> BoxFuture<'static, Result<Box<dyn StagedChunk>, StoreError>>;
+}
+
+/// A durable chunk that nobody can see yet.
+pub trait StagedChunk: Send {
+    /// Makes the chunk readable.
+    ///
+    /// # Errors
+    /// [`StoreError::ChunkExists`] when another writer published the id first.
+    fn publish(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+/// How full a store is and what it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Bytes that the store may use in all.
+    pub capacity_bytes: u64,
+    /// Bytes free for new chunks.
+    pub free_bytes: u64,
+    /// Chunks published.
+    pub chunks: u64,
+    /// Bytes read from the device.
+    pub read_bytes: u64,
+    /// Bytes written to the device.
+    pub written_bytes: u64,
+    /// Flushes of the device.
+    pub syncs: u64,
+    /// Blocks found damaged, by readers or the scrubber.
+    pub damaged_blocks: u64,
+    /// Bytes verified by the scrubber.
+    pub scrubbed_bytes: u64,
+    /// Bytes moved by compaction.
+    pub compacted_bytes: u64,
+}
+
+/// Why a store did not do it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A chunk with this id is here already.
+    #[error("chunk {0:?} exists already")]
+    ChunkExists(ChunkId),
+    /// A stored block does not match its checksum.
+    #[error("chunk {chunk:?} is damaged in the block at byte {offset}")]
+    Damaged {
+        /// The chunk.
+        chunk: ChunkId,
+        /// First byte of the block within the chunk.
+        offset: u64,
+    },
+    /// No space for the chunk.
+    #[error("the store is full")]
+    Full,
+    /// The device failed.
+    #[error("{operation} failed: {source}")]
+    Device {
+        /// What was being done.
+        operation: &'static str,
+        /// Whether writes are refused from now on.
+        sticky: bool,
+        /// The kernel's answer.
+        source: Arc<std::io::Error>,
+    },
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl From<StoreError> for TransferError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::ChunkExists(_) => Self::InvalidPlan("a chunk id is used already"),
+            StoreError::Damaged { chunk, offset } => Self::Damaged { chunk, offset },
+            StoreError::Full => Self::Full,
+            StoreError::Device { sticky, .. } => {
+                Self::Store { reason: error.to_string().into(), sticky }
+            }
+            StoreError::Closed => Self::Store { reason: error.to_string().into(), sticky: true },
+        }
+    }
+}
+
+impl fmt::Debug for dyn PinnedChunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedChunk").field("length", &self.length()).finish()
+    }
+}

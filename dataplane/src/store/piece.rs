@@ -1,0 +1,165 @@
+//! Pieces: leased buffers on their way to the store, with a CRC32C per block.
+//!
+//! Each byte is copied once, out of the network's frame, and summed when its block is
+//! complete, while the block is still in the processor's cache.
+
+use crc_fast::CrcAlgorithm;
+use keyway_fabric::memory::{Lease, LeaseClass};
+use keyway_proto::unit::BLOCK_BYTES;
+use keyway_proto::{ByteRange, ChunkId};
+
+use super::StoreError;
+
+/// Largest piece: one lease of the largest class.
+pub const PIECE_BYTES_MAX: usize = LeaseClass::Unit.bytes();
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const _: () = assert!(PIECE_BYTES_MAX.is_multiple_of(BLOCK));
+
+/// A run of a chunk's bytes in a lease, being filled or full.
+pub struct Piece {
+    lease: Lease,
+    room: usize,
+    filled: usize,
+    sums: Vec<u32>,
+}
+
+impl Piece {
+    /// An empty piece that takes at most `room` bytes.
+    ///
+    /// # Panics
+    /// When the lease is smaller than `room`.
+    pub fn new(lease: Lease, room: usize) -> Self {
+        assert!(room <= lease.len(), "a piece fits its lease");
+        Self { lease, room, filled: 0, sums: Vec::with_capacity(room.div_ceil(BLOCK)) }
+    }
+
+    /// Copies as much of `bytes` as fits and tells how much that was.
+    pub fn append(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room - self.filled);
+        self.lease[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+        self.filled += taken;
+        self.sum_blocks();
+        taken
+    }
+
+    /// Whether no more bytes fit.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.room
+    }
+
+    /// Bytes in the piece.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether the piece holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.lease[..self.filled]
+    }
+
+    /// The lease, the number of bytes in it, and the CRC32C of each block.
+    ///
+    /// # Panics
+    /// When the piece is not full: its last block has no sum yet.
+    pub fn into_parts(self) -> (Lease, usize, Vec<u32>) {
+        assert!(self.is_full(), "only full pieces are written");
+        (self.lease, self.filled, self.sums)
+    }
+
+    fn sum_blocks(&mut self) {
+        loop {
+            let start = self.sums.len() * BLOCK;
+            let end = (start + BLOCK).min(self.room);
+            if start >= end || self.filled < end {
+                return;
+            }
+            self.sums.push(block_sum(&self.lease[start..end]));
+        }
+    }
+}
+
+/// The CRC32C that is stored for a block.
+pub fn block_sum(block: &[u8]) -> u32 {
+    // A 32-bit algorithm's value lies in the low half.
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block) as u32
+}
+
+/// `range` widened to the blocks it touches, in a chunk of `length` bytes.
+pub fn block_span(range: ByteRange, length: u64) -> ByteRange {
+    let start = range.offset() / BLOCK_BYTES * BLOCK_BYTES;
+    let end = range.end().next_multiple_of(BLOCK_BYTES).min(length);
+    ByteRange::new(start, end.max(start) - start).expect("the span lies inside the chunk")
+}
+
+/// Compares bytes that begin at the block boundary `offset` of a chunk with the chunk's sums.
+///
+/// # Errors
+/// [`StoreError::Damaged`] at the first block that differs or has no sum.
+pub fn verify_blocks(
+    chunk: ChunkId,
+    offset: u64,
+    bytes: &[u8],
+    sums: &[u32],
+) -> Result<(), StoreError> {
+    let first = (offset / BLOCK_BYTES) as usize;
+    for (index, block) in bytes.chunks(BLOCK).enumerate() {
+        if sums.get(first + index) != Some(&block_sum(block)) {
+            let offset = offset + (index * BLOCK) as u64;
+            return Err(StoreError::Damaged { chunk, offset });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_fabric::memory::LeasePool;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However the bytes arrive, the piece holds them with the sums of its blocks.
+        #[test]
+        fn sums_do_not_depend_on_frames(
+            length in 1usize..300_000,
+            frame in 1usize..100_000,
+        ) {
+            let pool = LeasePool::new(0).expect("memory");
+            let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+            let lease = pool.try_lease(LeaseClass::Unit).expect("free");
+            let mut piece = Piece::new(lease, length);
+            for part in bytes.chunks(frame) {
+                prop_assert_eq!(piece.append(part), part.len());
+            }
+            prop_assert!(piece.is_full());
+            prop_assert_eq!(piece.append(b"more"), 0);
+            prop_assert_eq!(piece.bytes(), &bytes[..]);
+            let (_lease, _, sums) = piece.into_parts();
+            let id = ChunkId::generate();
+            prop_assert!(verify_blocks(id, 0, &bytes, &sums).is_ok());
+            let mut bent = bytes;
+            bent[length / 2] ^= 1;
+            prop_assert!(verify_blocks(id, 0, &bent, &sums).is_err());
+        }
+    }
+
+    #[test]
+    fn spans_cover_whole_blocks() {
+        let range = ByteRange::new(BLOCK_BYTES + 1, 2).expect("fits");
+        assert_eq!(
+            block_span(range, u64::MAX / 2),
+            ByteRange::new(BLOCK_BYTES, BLOCK_BYTES).expect("fits")
+        );
+        assert_eq!(
+            block_span(range, BLOCK_BYTES + 7),
+            ByteRange::new(BLOCK_BYTES, 7).expect("fits")
+        );
+    }
+}
