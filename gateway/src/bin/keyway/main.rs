@@ -5,7 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod client;
 mod completions;
+mod demo;
+mod get;
+mod ls;
+mod mb;
+mod output;
+mod put;
+mod rm;
 
 use std::process::ExitCode;
 
@@ -51,6 +60,14 @@ macro_rules! commands {
 // `fn run(self) -> anyhow::Result<()>` does the work (with a runtime of its own where it
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
+    Get(get::Args),
+    Put(put::Args),
+    Ls(ls::Args),
+    Rm(rm::Args),
+    Mb(mb::MakeArgs),
+    Rb(mb::RemoveArgs),
+    Bench(bench::Args),
+    Demo(demo::Args),
     Completions(completions::Args),
 }
 
