@@ -28,8 +28,9 @@ cargo_deny() {
 
 step format cargo fmt --all --check
 step clippy cargo clippy --ignore-rust-version --workspace --all-targets -- -D warnings
-step "layering and tidiness" cargo test --quiet --ignore-rust-version \
-  --package keyway-integration-tests --test layering --test tidy
+# --workspace: cargo unifies features over what is selected, and `make test` selects all.
+step "layering and tidiness" cargo test --quiet --ignore-rust-version --workspace \
+  --test layering --test tidy
 
 if ! have cargo-deny && [ ! -x "$tools/bin/cargo-deny" ]; then
   say "installing cargo-deny $deny_version"
