@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use http::header::{
-    HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE,
-};
+use http::header::{HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE};
 use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Range, Timestamp, TimestampFormat};
@@ -23,6 +21,7 @@ use super::get::{self, Read};
 use super::host::BaseDomains;
 use super::service::RequestId;
 use super::{Core, rdma};
+use crate::server::RequestInfo;
 
 /// The route for those reads.
 pub(super) struct LenientReads {
@@ -52,6 +51,11 @@ impl S3Route for LenientReads {
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let principal = self.gate.principal(request.credentials.as_ref())?;
+        if let Some(info) = request.extensions.get::<RequestInfo>() {
+            let head = request.method == Method::HEAD;
+            info.set_operation(if head { "HeadObject" } else { "GetObject" });
+            info.set_access_key(principal.access_key.clone());
+        }
         request.extensions.insert(principal);
         Ok(())
     }
@@ -123,9 +127,8 @@ fn reads_object(query: &str) -> bool {
 
 fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<Read, Failure> {
     let query = uri.query().unwrap_or_default();
-    let parameter = |name: &str| {
-        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
-    };
+    let parameter =
+        |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     let part_number = match parameter("partNumber") {
         None => None,
         Some(text) => {

@@ -10,12 +10,15 @@ mod client;
 mod completions;
 mod config;
 mod demo;
+mod gateway;
 mod get;
 mod ls;
 mod mb;
+mod node;
 mod output;
 mod put;
 mod rm;
+mod run;
 mod serve;
 mod settings;
 mod signals;
@@ -65,6 +68,8 @@ macro_rules! commands {
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
     Serve(serve::Args),
+    Gateway(gateway::Args),
+    Node(node::Args),
     Get(get::Args),
     Put(put::Args),
     Ls(ls::Args),
