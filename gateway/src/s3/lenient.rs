@@ -21,6 +21,7 @@ use super::get::{self, Read};
 use super::host::BaseDomains;
 use super::service::RequestId;
 use super::{Core, rdma};
+use crate::server::RequestInfo;
 
 /// The route for those reads.
 pub(super) struct LenientReads {
@@ -50,6 +51,11 @@ impl S3Route for LenientReads {
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let principal = self.gate.principal(request.credentials.as_ref())?;
+        if let Some(info) = request.extensions.get::<RequestInfo>() {
+            let head = request.method == Method::HEAD;
+            info.set_operation(if head { "HeadObject" } else { "GetObject" });
+            info.set_access_key(principal.access_key.clone());
+        }
         request.extensions.insert(principal);
         Ok(())
     }
