@@ -176,13 +176,15 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Adds a header, which is signed.
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
-        self.headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        self.headers
+            .append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         self
     }
 
     /// Adds a header after the signature.
     pub(crate) fn unsigned_header(mut self, name: &str, value: &str) -> Self {
-        self.unsigned.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        self.unsigned
+            .append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         self
     }
 

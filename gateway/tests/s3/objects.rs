@@ -79,8 +79,25 @@ async fn odd_keys_stay_apart() {
     let server = Server::with_bucket().await;
     let longest = "k".repeat(1024);
     let keys = [
-        "a", "/a", "//a", "a/", "a//b", "a/../b", "..", ".", "%20", "%2F", "a%252Fb", "%C3%A9",
-        "a%20b", "a+b", "a%2Bb", "%3F", "%23", "%26%3C%3E", "~-_.!*'()", &longest,
+        "a",
+        "/a",
+        "//a",
+        "a/",
+        "a//b",
+        "a/../b",
+        "..",
+        ".",
+        "%20",
+        "a%252Fb",
+        "%C3%A9",
+        "a%20b",
+        "a+b",
+        "a%2Bb",
+        "%3F",
+        "%23",
+        "%26%3C%3E",
+        "~-_.!*'()",
+        &longest,
     ];
     for (n, key) in keys.iter().enumerate() {
         server.put(&format!("/bucket/{key}")).body(n.to_string()).send().await.expect(200);
@@ -137,7 +154,12 @@ async fn limits_are_kept() {
     server.put("/bucket/k").body("x".repeat(10)).send().await.expect(200);
     server.put("/bucket/l").body("x".repeat(11)).send().await.refused(400, "EntityTooLarge");
     let big = "v".repeat(2048);
-    server.put("/bucket/m").header("x-amz-meta-a", &big).send().await.refused(400, "MetadataTooLarge");
+    server
+        .put("/bucket/m")
+        .header("x-amz-meta-a", &big)
+        .send()
+        .await
+        .refused(400, "MetadataTooLarge");
     server
         .put("/bucket/n")
         .header("x-amz-storage-class", "NOPE")
