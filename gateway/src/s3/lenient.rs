@@ -142,8 +142,8 @@ fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<R
         bucket,
         key,
         conditions: ReadConditions {
-            if_match: condition(headers, IF_MATCH)?,
-            if_none_match: condition(headers, IF_NONE_MATCH)?,
+            if_match: condition(headers, &IF_MATCH)?,
+            if_none_match: condition(headers, &IF_NONE_MATCH)?,
             if_modified_since: date(headers, IF_MODIFIED_SINCE),
             if_unmodified_since: date(headers, IF_UNMODIFIED_SINCE),
         },
@@ -160,7 +160,8 @@ fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<R
 fn range(headers: &HeaderMap) -> Option<Range> {
     let mut values = headers.get_all(RANGE).into_iter();
     let value = values.next().filter(|_| values.next().is_none())?;
-    Range::parse(value.to_str().ok()?).ok()
+    // The parser takes a suffix without a number for one of no bytes.
+    Range::parse(value.to_str().ok().filter(|text| *text != "bytes=-")?).ok()
 }
 
 fn date(headers: &HeaderMap, name: HeaderName) -> Option<Timestamp> {
@@ -168,8 +169,8 @@ fn date(headers: &HeaderMap, name: HeaderName) -> Option<Timestamp> {
     Timestamp::parse(TimestampFormat::HttpDate, text).ok()
 }
 
-fn condition(headers: &HeaderMap, name: HeaderName) -> Result<Option<ETagCondition>, Failure> {
-    let Some(value) = headers.get(&name) else { return Ok(None) };
+fn condition(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETagCondition>, Failure> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
     ETagCondition::parse_http_header(value.as_bytes()).map(Some).map_err(|_| {
         Failure::refuse(S3ErrorCode::InvalidArgument, format!("invalid header: {name}"))
     })
