@@ -16,9 +16,9 @@ pub mod maintenance;
 pub mod node;
 pub mod pki;
 pub mod s3;
-mod serve;
+pub mod serve;
 pub mod server;
 pub mod telemetry;
 
 pub use config::Config;
-pub use serve::{Role, Running, ServeError, serve};
+pub use serve::{Root, Running, ServeError, serve};

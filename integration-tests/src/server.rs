@@ -1,8 +1,9 @@
 //! A `keyway serve` process on a data directory of its own.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -177,9 +179,9 @@ impl Server {
         &self.data_dir
     }
 
-    /// The certificate that signs the TLS listener's, in PEM, for clients to trust.
+    /// The authority behind the TLS listener's certificate, in PEM, for clients to trust.
     pub fn certificate_file(&self) -> PathBuf {
-        self.scratch.path().join("tls-cert.pem")
+        self.scratch.path().join("tls-authority.pem")
     }
 
     /// What the process has written to standard error so far, over all restarts.
@@ -199,7 +201,43 @@ impl Server {
         Ok(kib * 1024)
     }
 
+    /// Starts the process on the same data and kills it after `life`, ready or not: a crash
+    /// during recovery.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_and_kill(&mut self, life: Duration) -> Result<()> {
+        let _ready_lines = self.launch()?;
+        std::thread::sleep(life);
+        self.kill();
+        Ok(())
+    }
+
     fn spawn(&mut self) -> Result<()> {
+        let readiness = self.launch()?;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match readiness.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some(url) = ready_url(&line) {
+                        self.url = url;
+                        return Ok(());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("no ready line in {READY_TIMEOUT:?}; log:\n{}", self.log());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.process.take().map(|mut child| child.wait());
+                    bail!("the server ended before it was ready ({status:?}); log:\n{}", self.log())
+                }
+            }
+        }
+    }
+
+    /// Starts the process; its lines on standard output arrive at the receiver.
+    fn launch(&mut self) -> Result<mpsc::Receiver<String>> {
         let config = self.scratch.path().join("keyway.toml");
         std::fs::write(&config, self.configuration()?)?;
         let binary = binary()?;
@@ -238,41 +276,21 @@ impl Server {
             }
         });
         self.process = Some(child);
-        let deadline = Instant::now() + READY_TIMEOUT;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match readiness.recv_timeout(left) {
-                Ok(line) => {
-                    if let Some(url) = ready_url(&line) {
-                        self.url = url;
-                        return Ok(());
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("no ready line in {READY_TIMEOUT:?}; log:\n{}", self.log());
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.process.take().map(|mut child| child.wait());
-                    bail!("the server ended before it was ready ({status:?}); log:\n{}", self.log())
-                }
-            }
-        }
+        Ok(readiness)
     }
 
     fn configuration(&self) -> Result<String> {
         let mut toml = String::from("listen.admin_address = \"127.0.0.1:0\"\n");
         if self.options.transport == Transport::Tls {
             let certificate = self.certificate_file();
+            let chain = self.scratch.path().join("tls-chain.pem");
             let key = self.scratch.path().join("tls-key.pem");
             if !certificate.exists() {
-                let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-                let made = rcgen::generate_simple_self_signed(names)?;
-                std::fs::write(&certificate, made.cert.pem())?;
-                std::fs::write(&key, made.signing_key.serialize_pem())?;
+                issue(&certificate, &chain, &key)?;
             }
             writeln!(
                 toml,
-                "listen.tls = {{ mode = \"files\", certificate = {certificate:?}, key = {key:?} }}"
+                "listen.tls = {{ mode = \"files\", certificate = {chain:?}, key = {key:?} }}"
             )?;
         }
         toml.push_str(&self.options.config);
@@ -308,6 +326,28 @@ pub fn binary() -> Result<PathBuf> {
         bail!("{} is missing: run `make build` first, or set KEYWAY_BINARY", path.display());
     }
     Ok(path)
+}
+
+/// Makes an authority for this run, and a certificate under it for loopback.
+fn issue(authority_file: &Path, chain_file: &Path, key_file: &Path) -> Result<()> {
+    let mut authority = CertificateParams::new(Vec::new())?;
+    authority.distinguished_name.push(DnType::CommonName, "Keyway test authority");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let authority_key = KeyPair::generate()?;
+    std::fs::write(authority_file, authority.self_signed(&authority_key)?.pem())?;
+    let issuer = Issuer::new(authority, authority_key);
+
+    let mut leaf = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+    leaf.distinguished_name.push(DnType::CommonName, "localhost");
+    leaf.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate()?;
+    std::fs::write(chain_file, leaf.signed_by(&key, &issuer)?.pem())?;
+    // Readable by the owner alone: the server may insist.
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(key_file)?;
+    file.write_all(key.serialize_pem().as_bytes())?;
+    Ok(())
 }
 
 fn ready_url(line: &str) -> Option<String> {

@@ -15,6 +15,7 @@ pub mod name;
 pub mod plan;
 pub mod range;
 pub mod receipt;
+pub mod token;
 pub mod unit;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
@@ -23,3 +24,4 @@ pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
 pub use range::ByteRange;
 pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
+pub use token::{InvalidRdmaToken, RdmaToken};

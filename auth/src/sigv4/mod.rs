@@ -44,6 +44,9 @@ struct DayKey {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignError {
+    /// There is nothing to sign with.
+    #[error("signing needs credentials")]
+    NoCredentials,
     /// The request names no host, neither in its URI nor in a header.
     #[error("the request names no host")]
     NoHost,

@@ -207,6 +207,22 @@ impl HostSliceMut {
         Self { memory: Arc::clone(&self.memory), range: front }
     }
 
+    /// Joins `next` back on, which begins in the same buffer where `self` ends.
+    ///
+    /// # Errors
+    /// `next` itself when it is no such neighbour.
+    pub fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.memory, &next.memory) || self.range.end != next.range.start {
+            return Err(next);
+        }
+        let end = next.range.end;
+        self.memory.lends.lock().join_exclusive(&self.range, &next.range);
+        self.range.end = end;
+        // Its entry is empty by now; dropping it takes that out.
+        next.range.start = end;
+        Ok(())
+    }
+
     /// Ends the exclusive lend: the same bytes for reading.
     pub fn freeze(self) -> HostSlice {
         let slice = ManuallyDrop::new(self);
@@ -425,6 +441,14 @@ impl Lends {
         self.exclusive.push(cut..range.end);
     }
 
+    /// `left` grows by `right`, which keeps an empty range at its end.
+    fn join_exclusive(&mut self, left: &Range<usize>, right: &Range<usize>) {
+        self.return_exclusive(left);
+        self.return_exclusive(right);
+        self.exclusive.push(left.start..right.end);
+        self.exclusive.push(right.end..right.end);
+    }
+
     fn downgrade(&mut self, range: &Range<usize>) {
         self.return_exclusive(range);
         self.shared.push(range.clone());
@@ -490,6 +514,24 @@ mod tests {
         let vec = buffer.into_vec().expect("all came back");
         assert_eq!(vec.as_ptr(), address);
         assert_eq!(vec[..4], [0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn neighbours_join_and_strangers_do_not() {
+        let mut buffer = HostBuffer::from(vec![0; 10]);
+        let mut front = buffer.slice_mut(..).expect("free");
+        let rest = {
+            let first = front.split_to(4);
+            std::mem::replace(&mut front, first)
+        };
+        let mut other = HostBuffer::from(vec![0; 10]);
+        let stranger = other.slice_mut(4..).expect("free");
+        assert!(front.unsplit(stranger).is_err());
+        assert!(front.unsplit(rest).is_ok());
+        assert_eq!((front.offset(), front.len()), (0, 10));
+        assert_eq!(buffer.slice_mut(9..).err(), Some(LendError::Lent));
+        drop(front);
+        assert!(buffer.bytes_mut().is_ok());
     }
 
     #[test]

@@ -5,7 +5,20 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod client;
 mod completions;
+mod config;
+mod demo;
+mod get;
+mod ls;
+mod mb;
+mod output;
+mod put;
+mod rm;
+mod serve;
+mod settings;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -51,6 +64,16 @@ macro_rules! commands {
 // `fn run(self) -> anyhow::Result<()>` does the work (with a runtime of its own where it
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
+    Serve(serve::Args),
+    Config(config::Args),
+    Get(get::Args),
+    Put(put::Args),
+    Ls(ls::Args),
+    Rm(rm::Args),
+    Mb(mb::MakeArgs),
+    Rb(mb::RemoveArgs),
+    Bench(bench::Args),
+    Demo(demo::Args),
     Completions(completions::Args),
 }
 
