@@ -5,21 +5,19 @@
 use std::error::Error;
 
 use futures::TryStreamExt as _;
-use keyway_client::{Client, Credentials};
-use keyway_fabric::memory::HostBuffer;
+use keyway_client::{Client, Credentials, HostBuffer};
 
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "an example shows what it does")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = std::env::args().nth(1).ok_or("usage: roundtrip ENDPOINT")?;
-    let client = Client::builder()
-        .endpoint(endpoint)
-        .credentials(Credentials::from_env()?)
-        .build()?;
+    let client =
+        Client::builder().endpoint(endpoint).credentials(Credentials::from_env()?).build()?;
     let bucket = "keyway-roundtrip";
     client.create_bucket(bucket).await?;
     for bytes in [0, 5, 1 << 20, 40 << 20] {
-        let mut source: HostBuffer = (0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>().into();
+        let mut source: HostBuffer =
+            (0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>().into();
         let key = format!("objects/{bytes} bytes+ü");
         let put = client.put_object(bucket, &key).body(source.slice(..)?).send().await?;
         println!("put {bytes}: {} parts, {}, {} retries", put.parts, put.verified, put.retries);

@@ -1,13 +1,12 @@
 //! The Keyway client: objects into and out of memory that the caller owns.
 //!
 //! A [`Client`] speaks S3 to one endpoint. Reads land in a
-//! [`HostSliceMut`](keyway_fabric::memory::HostSliceMut) that moves in and comes back, in
+//! [`HostSliceMut`] that moves in and comes back, in
 //! parallel ranges pinned to one version of the object; writes go out as parallel parts;
 //! both carry checksums of the whole, and every outcome says which path the bytes took.
 //!
 //! ```no_run
-//! use keyway_client::{Client, Credentials};
-//! use keyway_fabric::memory::HostBuffer;
+//! use keyway_client::{Client, Credentials, HostBuffer};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::builder()
@@ -44,6 +43,7 @@ pub use builder::{Addressing, ClientBuilder, ConfigError, PathPolicy, Tls};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{ClientError, Malformed, RetryClass, ServiceError};
 pub use http::Client;
+pub use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut, LendError, MemoryError};
 pub use ops::{
     CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
     ListedBucket, ListedObject, Presign,

@@ -11,5 +11,8 @@ pub mod node;
 pub mod rpc;
 pub mod store;
 
-pub use engine::{EngineConfig, LocalNode, NodeStats, OpenError};
+pub use keyway_sys::probe::{self, GpuProbe, Probe};
+
+pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
+pub use store::{AccessMode, StoreConfig, StoreUsage};

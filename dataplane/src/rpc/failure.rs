@@ -66,9 +66,7 @@ pub fn status(error: &TransferError) -> Status {
 /// The error that a status carries. One without a detail was made on the way: the node did
 /// not answer.
 pub fn error(status: &Status) -> TransferError {
-    known(status).unwrap_or_else(|| {
-        unreachable(&format!("{}: {}", status.code(), Causes(status)))
-    })
+    known(status).unwrap_or_else(|| unreachable(&format!("{}: {}", status.code(), Causes(status))))
 }
 
 /// The node cannot be reached, or answers what this version does not understand.

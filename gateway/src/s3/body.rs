@@ -153,10 +153,8 @@ impl Stream for Outgoing {
 
 impl ByteStream for Outgoing {
     fn remaining_length(&self) -> RemainingLength {
-        usize::try_from(self.remaining).map_or_else(
-            |_| RemainingLength::unknown(),
-            RemainingLength::new_exact,
-        )
+        usize::try_from(self.remaining)
+            .map_or_else(|_| RemainingLength::unknown(), RemainingLength::new_exact)
     }
 }
 

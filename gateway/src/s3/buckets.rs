@@ -37,10 +37,8 @@ pub(super) async fn create_bucket(
     };
     let settings = BucketSettings { region, etag };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
-    let output = CreateBucketOutput {
-        location: Some(format!("/{name}")),
-        ..CreateBucketOutput::default()
-    };
+    let output =
+        CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };
     Ok(S3Response::new(output))
 }
 
@@ -51,8 +49,7 @@ pub(super) async fn head_bucket(
 ) -> Result<S3Response<HeadBucketOutput>, Failure> {
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     let output = HeadBucketOutput {
         bucket_region: Some(region(core, &bucket).to_owned()),
         ..HeadBucketOutput::default()
@@ -126,8 +123,7 @@ pub(super) async fn get_bucket_location(
 ) -> Result<S3Response<GetBucketLocationOutput>, Failure> {
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     let region = region(core, &bucket);
     let constraint =
         (region != DEFAULT_REGION).then(|| BucketLocationConstraint::from(region.to_owned()));

@@ -131,8 +131,7 @@ impl Declared {
 
     fn agrees_with_sdk(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let Some(value) = headers.get(&SDK_ALGORITHM) else { return Ok(()) };
-        let named =
-            value.to_str().ok().and_then(kind_by_name).ok_or_else(unknown_algorithm)?;
+        let named = value.to_str().ok().and_then(kind_by_name).ok_or_else(unknown_algorithm)?;
         match self.kind() {
             Some(kind) if kind == named => Ok(()),
             Some(_) => Err(invalid_value(SDK_ALGORITHM.as_str())),
@@ -189,9 +188,8 @@ impl Told {
 
     /// A part's checksum.
     pub(super) fn part(checksum: Option<&Checksum>) -> Self {
-        checksum.map_or_else(Self::default, |value| {
-            Self::one(value.kind(), value.to_base64(), None)
-        })
+        checksum
+            .map_or_else(Self::default, |value| Self::one(value.kind(), value.to_base64(), None))
     }
 
     fn one(kind: ChecksumKind, text: String, of: Option<dto::ChecksumType>) -> Self {
@@ -299,9 +297,7 @@ mod tests {
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs
             .iter()
-            .map(|(name, value)| {
-                (HeaderName::from_static(name), HeaderValue::from_static(value))
-            })
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
     }
 

@@ -6,7 +6,9 @@
 
 use futures::StreamExt;
 use keyway_auth::Principal;
-use keyway_meta::{Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part};
+use keyway_meta::{
+    Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part,
+};
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, ObjectKey, TenantId, UploadId, VersionId};
@@ -255,9 +257,7 @@ fn replaces_metadata(directive: Option<&MetadataDirective>) -> Result<bool, Fail
     }
 }
 
-fn requested_kind(
-    algorithm: Option<&ChecksumAlgorithm>,
-) -> Result<Option<ChecksumKind>, Failure> {
+fn requested_kind(algorithm: Option<&ChecksumAlgorithm>) -> Result<Option<ChecksumKind>, Failure> {
     let Some(algorithm) = algorithm else { return Ok(None) };
     checksums::kind_by_name(algorithm.as_str()).map(Some).ok_or_else(checksums::unknown_algorithm)
 }

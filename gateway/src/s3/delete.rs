@@ -31,8 +31,7 @@ pub(super) async fn delete_object(
     resolve::null_version(input.version_id.as_deref())?;
     let condition = write_condition(input.if_match.as_ref(), None)?;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     core.catalog.delete(&bucket, &key, condition).await?;
     Ok(S3Response::new(DeleteObjectOutput::default()))
 }

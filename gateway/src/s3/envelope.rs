@@ -213,10 +213,7 @@ fn watch_xml(
 }
 
 /// What is declared of the request's body, where that is a document; `None` for objects.
-fn document(
-    request: &Request<Body>,
-    domains: &BaseDomains,
-) -> Option<Result<Declared, Failure>> {
+fn document(request: &Request<Body>, domains: &BaseDomains) -> Option<Result<Declared, Failure>> {
     if !matches!(*request.method(), Method::PUT | Method::POST) {
         return None;
     }

@@ -290,8 +290,16 @@ mod tests {
             (TransferError::Unreachable("gone".into()).into(), "ServiceUnavailable", 503),
             (TransferError::BodyTooLong { expected: 1 }.into(), "IncompleteBody", 400),
             (broken("reset".into()).into(), "IncompleteBody", 400),
-            (broken(Box::new(UploadStreamError::Sha256Mismatch)).into(), "XAmzContentSHA256Mismatch", 400),
-            (broken(Box::new(AwsChunkedStreamError::SignatureMismatch)).into(), "SignatureDoesNotMatch", 403),
+            (
+                broken(Box::new(UploadStreamError::Sha256Mismatch)).into(),
+                "XAmzContentSHA256Mismatch",
+                400,
+            ),
+            (
+                broken(Box::new(AwsChunkedStreamError::SignatureMismatch)).into(),
+                "SignatureDoesNotMatch",
+                403,
+            ),
             (
                 broken(Box::new(AwsChunkedStreamError::Underlying(Box::new(
                     AwsChunkedStreamError::ChunkMetaTooLarge(2, 1),

@@ -101,11 +101,7 @@ pub(super) async fn head_object(
 }
 
 /// Finds the object and starts delivering it.
-pub(super) async fn get(
-    core: &Core,
-    caller: &Principal,
-    mut read: Read,
-) -> Result<Found, Failure> {
+pub(super) async fn get(core: &Core, caller: &Principal, mut read: Read) -> Result<Found, Failure> {
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key = resolve::key(&read.key)?;
@@ -135,11 +131,7 @@ pub(super) async fn get(
 }
 
 /// Finds the object and describes it.
-pub(super) async fn head(
-    core: &Core,
-    caller: &Principal,
-    read: Read,
-) -> Result<Found, Failure> {
+pub(super) async fn head(core: &Core, caller: &Principal, read: Read) -> Result<Found, Failure> {
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key: ObjectKey = resolve::key(&read.key)?;

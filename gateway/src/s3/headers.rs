@@ -91,9 +91,7 @@ pub(super) fn refuse_unsupported(headers: &HeaderMap) -> Result<(), Failure> {
             ));
         }
         if rest.starts_with("object-lock") || rest.starts_with("bypass-governance") {
-            return Err(Failure::not_implemented(
-                "Object Lock is not implemented by this server.",
-            ));
+            return Err(Failure::not_implemented("Object Lock is not implemented by this server."));
         }
         if rest == "tagging" || rest == "write-offset-bytes" {
             return Err(Failure::not_implemented(

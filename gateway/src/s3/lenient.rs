@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use http::header::{
-    HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE,
-};
+use http::header::{HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE};
 use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Range, Timestamp, TimestampFormat};
@@ -123,9 +121,8 @@ fn reads_object(query: &str) -> bool {
 
 fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<Read, Failure> {
     let query = uri.query().unwrap_or_default();
-    let parameter = |name: &str| {
-        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
-    };
+    let parameter =
+        |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     let part_number = match parameter("partNumber") {
         None => None,
         Some(text) => {

@@ -116,22 +116,12 @@ fn contents(
     found: Vec<(ObjectKey, ObjectSummary)>,
     owner: Option<TenantId>,
 ) -> Vec<Object> {
-    let owner = owner.map(|tenant| Owner {
-        display_name: None,
-        id: Some(resolve::owner_id(tenant)),
-    });
-    found
-        .into_iter()
-        .map(|(key, summary)| listed(encoding, &key, summary, owner.clone()))
-        .collect()
+    let owner =
+        owner.map(|tenant| Owner { display_name: None, id: Some(resolve::owner_id(tenant)) });
+    found.into_iter().map(|(key, summary)| listed(encoding, &key, summary, owner.clone())).collect()
 }
 
-fn listed(
-    encoding: Encoding,
-    key: &str,
-    summary: ObjectSummary,
-    owner: Option<Owner>,
-) -> Object {
+fn listed(encoding: Encoding, key: &str, summary: ObjectSummary, owner: Option<Owner>) -> Object {
     let class = summary
         .storage_class
         .map_or(ObjectStorageClass::from_static("STANDARD"), ObjectStorageClass::from);

@@ -23,13 +23,13 @@ pub(super) async fn create(
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;
     let key = resolve::key(&input.key)?;
-    let checksum = chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
+    let checksum =
+        chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
     let headers = object_headers!(input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let id = UploadId::generate();
-    let upload =
-        Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
+    let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
     core.catalog.create_upload(&bucket, upload).await?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),
@@ -145,8 +145,7 @@ pub(super) async fn abort(
     let key = resolve::key(&input.key)?;
     let id = upload_id(&input.upload_id)?;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     core.catalog.abort_upload(&bucket, &key, id).await?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
@@ -163,8 +162,7 @@ pub(super) async fn list_parts(
     let marker = input.part_number_marker.unwrap_or(0);
     let after = u16::try_from(marker).map_err(|_| page::out_of_bounds("part-number-marker"))?;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let page = core.catalog.parts(&bucket, &key, id, after, limit).await?;
     let kind = upload.checksum.map(|(kind, _)| kind);
@@ -221,10 +219,8 @@ pub(super) async fn list_uploads(
         _ => None,
     };
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket =
-        resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    let query =
-        list::query(input.prefix.as_deref(), input.delimiter.as_deref(), key_marker, limit);
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let query = list::query(input.prefix.as_deref(), input.delimiter.as_deref(), key_marker, limit);
     let page = match limit {
         0 => UploadPage::default(),
         _ => core.catalog.uploads(&bucket, &query, id_marker).await?,
@@ -299,8 +295,8 @@ fn chosen_checksum(
             )),
         };
     };
-    let kind = checksums::kind_by_name(algorithm.as_str())
-        .ok_or_else(checksums::unknown_algorithm)?;
+    let kind =
+        checksums::kind_by_name(algorithm.as_str()).ok_or_else(checksums::unknown_algorithm)?;
     let default = match kind {
         ChecksumKind::Crc64Nvme => ChecksumType::FullObject,
         _ => ChecksumType::Composite,

@@ -30,11 +30,9 @@ impl Selection {
         part_number: Option<i32>,
     ) -> Result<Self, Failure> {
         match (range, part_number) {
-            (None, None) => Ok(Self {
-                range: ByteRange::whole(object.size),
-                partial: false,
-                part: None,
-            }),
+            (None, None) => {
+                Ok(Self { range: ByteRange::whole(object.size), partial: false, part: None })
+            }
             (Some(range), None) => Self::by_range(object.size, range),
             (None, Some(number)) => Self::by_part(object, number),
             (Some(_), Some(_)) => Err(Failure::refuse(

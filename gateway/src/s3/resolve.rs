@@ -50,10 +50,9 @@ pub(super) fn key(text: &str) -> Result<ObjectKey, Failure> {
 pub(super) fn null_version(id: Option<&str>) -> Result<(), Failure> {
     match id {
         None | Some("null") => Ok(()),
-        Some(_) => Err(Failure::refuse(
-            S3ErrorCode::InvalidArgument,
-            "Invalid version id specified",
-        )),
+        Some(_) => {
+            Err(Failure::refuse(S3ErrorCode::InvalidArgument, "Invalid version id specified"))
+        }
     }
 }
 

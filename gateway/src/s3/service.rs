@@ -160,8 +160,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.clone();
         let request = request.map(s3s::Body::http_body_unsync);
-        Box::pin(async move {
-            Ok(envelope::call(&service.inner, request, &service.surroundings).await)
-        })
+        Box::pin(
+            async move { Ok(envelope::call(&service.inner, request, &service.surroundings).await) },
+        )
     }
 }

@@ -11,11 +11,9 @@ use keyway_dataplane::StorageNode;
 use keyway_meta::Extent;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::plan::chunk_lengths;
-use keyway_proto::{
-    ChunkId, ChunkSpec, DigestSet, Digests, PutPlan, TenantId, TransferId,
-};
-use s3s::dto::StreamingBlob;
+use keyway_proto::{ChunkId, ChunkSpec, DigestSet, Digests, PutPlan, TenantId, TransferId};
 use s3s::S3ErrorCode;
+use s3s::dto::StreamingBlob;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::Core;
@@ -130,9 +128,8 @@ pub(super) async fn store_stream(
 ) -> Result<Stored, Failure> {
     let transfer = TransferId::generate();
     let node = core.nodes.place(fastrand::u64(..)).clone();
-    let chunks: Vec<ChunkSpec> = chunk_lengths(length)
-        .map(|length| ChunkSpec { id: ChunkId::generate(), length })
-        .collect();
+    let chunks: Vec<ChunkSpec> =
+        chunk_lengths(length).map(|length| ChunkSpec { id: ChunkId::generate(), length }).collect();
     let extents = chunks.iter().map(|chunk| Extent { chunk: *chunk, node: node.id() }).collect();
     let ids = chunks.iter().map(|chunk| chunk.id).collect();
     let receipt = node.put(PutPlan { transfer, tenant, chunks, digests }, body).await?;

@@ -5,8 +5,17 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod client;
 mod completions;
 mod config;
+mod demo;
+mod get;
+mod ls;
+mod mb;
+mod output;
+mod put;
+mod rm;
 mod serve;
 mod settings;
 mod signals;
@@ -57,6 +66,14 @@ macro_rules! commands {
 commands! {
     Serve(serve::Args),
     Config(config::Args),
+    Get(get::Args),
+    Put(put::Args),
+    Ls(ls::Args),
+    Rm(rm::Args),
+    Mb(mb::MakeArgs),
+    Rb(mb::RemoveArgs),
+    Bench(bench::Args),
+    Demo(demo::Args),
     Completions(completions::Args),
 }
 
