@@ -51,7 +51,7 @@ fn completions() -> Vec<Case> {
         (
             "10,001 parts",
             |w| (1..=10_001).map(|n| (n, w.parts[0].clone())).collect(),
-            "InvalidArgument",
+            "MalformedXML",
         ),
     ];
     let mut cases: Vec<Case> = lists
