@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod grant;
 pub mod key_file;
 pub mod root;
 pub mod sigv4;

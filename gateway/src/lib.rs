@@ -2,7 +2,7 @@
 //!
 //! [`serve()`] composes all of it from a [`Config`]; [`server`] speaks HTTP, [`s3`] holds the
 //! S3 operations over the catalog and [`node`] the storage nodes that they send their plans
-//! to, [`admin`] answers operators, and [`telemetry`] tells what happens.
+//! to, [`maintenance`] releases what nothing names any more, [`admin`] answers operators, and [`telemetry`] tells what happens.
 //!
 //! What may not enter: disks, devices, `unsafe`. Object bytes pass through here in frames
 //! that nobody copies.
@@ -12,12 +12,13 @@
 pub mod admin;
 pub mod config;
 pub mod doctor;
+pub mod maintenance;
 pub mod node;
 pub mod pki;
 pub mod s3;
-mod serve;
+pub mod serve;
 pub mod server;
 pub mod telemetry;
 
 pub use config::Config;
-pub use serve::{Role, Running, ServeError, serve};
+pub use serve::{Root, Running, ServeError, serve};

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use super::Counters;
 use super::admission::Turn;
 use crate::node::{Delivery, TransferError};
-use crate::store::{BlobStore, PIECE_BYTES_MAX, PinnedChunk, StoreError};
+use crate::store::{BlobStore, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class};
 
 /// Reads under way ahead of the consumer, in one transfer. The piece being consumed comes
 /// on top.
@@ -46,7 +46,7 @@ pub(super) async fn start(
 ) -> Result<Delivery, TransferError> {
     let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
     let length = plan.length();
-    let first = match reads.next() {
+    let first = match reads.next(false) {
         Some(read) => read.await?,
         None => Bytes::new(),
     };
@@ -94,14 +94,21 @@ struct Reads {
 }
 
 impl Reads {
-    fn next(&mut self) -> Option<BoxFuture<'static, Result<Bytes, StoreError>>> {
+    /// Begins the next read. As read-ahead it happens only when a buffer is free: a transfer
+    /// that holds buffers never waits for another, so transfers cannot lock each other out.
+    fn next(&mut self, as_read_ahead: bool) -> Option<Read> {
         let window = if self.is_scarce() { SCARCE_PIECE_BYTES } else { PIECE_BYTES_MAX as u64 };
         let part = self.parts.get_mut(self.part)?;
         let start = part.rest.offset();
         let end = (start / window + 1).saturating_mul(window).min(part.rest.end());
         let range = ByteRange::new(start, end - start).expect("inside the part");
-        let read = part.pin.read(range);
+        let lease = if as_read_ahead {
+            Some(self.pool.try_lease(read_class(range, part.pin.length()))?)
+        } else {
+            None
+        };
         part.rest = ByteRange::new(end, part.rest.end() - end).expect("inside the part");
+        let read = part.pin.read(range, lease);
         if part.rest.is_empty() {
             self.part += 1;
         }
@@ -113,11 +120,13 @@ impl Reads {
     }
 }
 
+type Read = BoxFuture<'static, Result<Bytes, StoreError>>;
+
 struct GetBody {
     transfer: TransferId,
     first: Option<Bytes>,
     reads: Reads,
-    under_way: FuturesOrdered<BoxFuture<'static, Result<Bytes, StoreError>>>,
+    under_way: FuturesOrdered<Read>,
     length: u64,
     delivered: u64,
     /// Taken when the receipt is given, or when the transfer failed.
@@ -130,7 +139,7 @@ impl GetBody {
     fn read_ahead(&mut self) {
         let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
         while self.under_way.len() < bound {
-            let Some(read) = self.reads.next() else { return };
+            let Some(read) = self.reads.next(!self.under_way.is_empty()) else { return };
             self.under_way.push_back(read);
         }
     }

@@ -24,7 +24,7 @@ mod put;
 mod tests;
 
 use admission::Admission;
-pub use open::OpenError;
+pub use open::{NodeConfig, OpenError};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

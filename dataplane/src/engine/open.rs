@@ -4,9 +4,30 @@ use std::sync::Arc;
 
 use keyway_fabric::memory::{LeasePool, MemoryError};
 use keyway_proto::NodeId;
+use serde::{Deserialize, Serialize};
 
 use super::{EngineConfig, LocalNode};
+use crate::store::StoreConfig;
+use crate::store::file::{FileStore, OpenStoreError};
 use crate::store::memory::MemoryStore;
+
+/// What an operator says about a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeConfig {
+    /// The node's id, unique in its cluster.
+    pub id: NodeId,
+    /// Where its chunks live.
+    pub store: StoreConfig,
+    /// How many transfers it takes on.
+    pub engine: EngineConfig,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self { id: NodeId(1), store: StoreConfig::default(), engine: EngineConfig::default() }
+    }
+}
 
 /// Why a node did not open.
 #[derive(Debug, thiserror::Error)]
@@ -15,9 +36,30 @@ pub enum OpenError {
     /// The kernel refused the memory for the buffers.
     #[error("cannot make the buffer pool")]
     Pool(#[from] MemoryError),
+    /// The store did not open.
+    #[error("cannot open the store")]
+    Store(#[from] OpenStoreError),
+    /// The runtime is shutting down.
+    #[error("the node was stopped while it opened")]
+    Stopped,
 }
 
 impl LocalNode {
+    /// A node over a file store, which is made when it is not there. Must run within a
+    /// tokio runtime, which the node's tasks use from then on.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open(config: NodeConfig) -> Result<Arc<Self>, OpenError> {
+        let pool = LeasePool::new(config.store.pool_bytes)?;
+        let NodeConfig { id, store, engine } = config;
+        let store_pool = pool.clone();
+        // Rebuilding the index reads the disk.
+        let opening = tokio::task::spawn_blocking(move || FileStore::open(id, &store, store_pool));
+        let store = opening.await.map_err(|_| OpenError::Stopped)??;
+        Ok(Self::over(id, Arc::new(store), pool, &engine))
+    }
+
     /// A node whose chunks live in this process's memory, for tests and benchmarks.
     ///
     /// # Errors

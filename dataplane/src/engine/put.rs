@@ -15,7 +15,7 @@ use keyway_proto::{KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
 
 use super::digest::Digester;
 use crate::node::{Body, TransferError};
-use crate::store::{BlobStore, Piece, StagedChunk};
+use crate::store::{BlobStore, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk};
 
 pub(super) async fn run(
     plan: &PutPlan,
@@ -134,9 +134,8 @@ impl Source {
 }
 
 fn piece_class(rest: u64, pool: &LeasePool) -> LeaseClass {
-    let fitting = usize::try_from(rest).ok().and_then(LeaseClass::fitting);
-    match fitting.unwrap_or(LeaseClass::Unit) {
-        LeaseClass::Unit if pool.is_scarce(LeaseClass::Unit) => LeaseClass::Medium,
-        class => class,
+    if rest <= SINGLE_PIECE_BYTES_MAX {
+        return LeaseClass::fitting(rest as usize).expect("a single piece fits a lease");
     }
+    if pool.is_scarce(LeaseClass::Unit) { LeaseClass::Medium } else { LeaseClass::Unit }
 }

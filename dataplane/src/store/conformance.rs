@@ -84,7 +84,7 @@ pub async fn read(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<u8>, St
     let mut at = range.offset();
     while at < range.end() {
         let end = (at / MIB + 1).saturating_mul(MIB).min(range.end());
-        bytes.extend_from_slice(&pin.read(ByteRange::new(at, end - at).unwrap()).await?);
+        bytes.extend_from_slice(&pin.read(ByteRange::new(at, end - at).unwrap(), None).await?);
         at = end;
     }
     Ok(bytes)

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
+use keyway_fabric::memory::Lease;
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 use parking_lot::Mutex;
 
@@ -138,7 +139,11 @@ impl PinnedChunk for Pin {
         self.stored.bytes.len() as u64
     }
 
-    fn read(&self, range: ByteRange) -> BoxFuture<'static, Result<Bytes, StoreError>> {
+    fn read(
+        &self,
+        range: ByteRange,
+        _lease: Option<Lease>,
+    ) -> BoxFuture<'static, Result<Bytes, StoreError>> {
         let span = block_span(range, self.length());
         let bytes = &self.stored.bytes[span.offset() as usize..span.end() as usize];
         let verified = verify_blocks(self.chunk, span.offset(), bytes, &self.stored.sums);

@@ -1,5 +1,6 @@
 //! Blob stores: where chunks live.
 //!
+//! - [`file`]: in preallocated files, the default.
 //! - [`memory`]: in this process's memory, for tests and benchmarks.
 //!
 //! A store knows chunks and blocks. It verifies what it reads before anyone sees it, writes
@@ -11,16 +12,23 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use keyway_fabric::memory::Lease;
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 
 use crate::node::TransferError;
 
+mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod file;
 pub mod memory;
 mod piece;
 
-pub use piece::{PIECE_BYTES_MAX, Piece, block_span, block_sum, verify_blocks};
+pub use config::{AccessMode, StoreConfig};
+pub use piece::{
+    PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, read_class,
+    verify_blocks,
+};
 
 /// A store of write-once chunks.
 ///
@@ -64,11 +72,14 @@ pub trait PinnedChunk: Send + Sync {
     /// Bytes in the chunk.
     fn length(&self) -> u64;
 
-    /// Reads and verifies a range that lies in the chunk and, widened to whole blocks, is
-    /// at most [`PIECE_BYTES_MAX`] long and inside one `PIECE_BYTES_MAX`-aligned window.
-    /// The pin may be dropped meanwhile, then the future yields bytes or an error, but never
-    /// wrong bytes.
-    fn read(&self, range: ByteRange) -> BoxFuture<'static, Result<Bytes, StoreError>>;
+    /// Reads and verifies a range that lies in the chunk and in one
+    /// [`PIECE_BYTES_MAX`]-aligned window of it. `lease` is a buffer of [`read_class`], or
+    /// none: then one is waited for. The future holds the chunk by itself.
+    fn read(
+        &self,
+        range: ByteRange,
+        lease: Option<Lease>,
+    ) -> BoxFuture<'static, Result<Bytes, StoreError>>;
 }
 
 /// A chunk being written.
@@ -76,7 +87,8 @@ pub trait PinnedChunk: Send + Sync {
 pub trait ChunkWriter: Send {
     /// Takes the next piece and starts writing it; waits while too many are under way.
     /// Pieces but a chunk's last are multiples of a block and do not cross a
-    /// `PIECE_BYTES_MAX`-aligned boundary of the chunk.
+    /// [`PIECE_BYTES_MAX`]-aligned boundary of the chunk. A chunk of at most
+    /// [`SINGLE_PIECE_BYTES_MAX`] comes in one piece.
     ///
     /// # Errors
     /// [`StoreError`] of this or an earlier piece.

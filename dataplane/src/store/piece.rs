@@ -13,6 +13,12 @@ use super::StoreError;
 /// Largest piece: one lease of the largest class.
 pub const PIECE_BYTES_MAX: usize = LeaseClass::Unit.bytes();
 
+/// Largest chunk that is always handed over in one piece.
+pub const SINGLE_PIECE_BYTES_MAX: u64 = 512 << 10;
+
+/// What devices read and write whole.
+const PAGE: usize = keyway_fabric::memory::PAGE_BYTES;
+
 const BLOCK: usize = BLOCK_BYTES as usize;
 const _: () = assert!(PIECE_BYTES_MAX.is_multiple_of(BLOCK));
 
@@ -97,6 +103,15 @@ pub fn block_span(range: ByteRange, length: u64) -> ByteRange {
     ByteRange::new(start, end.max(start) - start).expect("the span lies inside the chunk")
 }
 
+/// The class of lease that reading `range` of a chunk of `length` bytes takes.
+///
+/// # Panics
+/// When the range, widened to whole blocks, is longer than a piece.
+pub fn read_class(range: ByteRange, length: u64) -> LeaseClass {
+    let bytes = (block_span(range, length).length() as usize).next_multiple_of(PAGE);
+    LeaseClass::fitting(bytes).expect("a read is at most one piece")
+}
+
 /// Compares bytes that begin at the block boundary `offset` of a chunk with the chunk's sums.
 ///
 /// # Errors
@@ -132,7 +147,7 @@ mod tests {
             frame in 1usize..100_000,
         ) {
             let pool = LeasePool::new(0).expect("memory");
-            let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..length).map(|at| ((at * 31) >> 3) as u8).collect();
             let lease = pool.try_lease(LeaseClass::Unit).expect("free");
             let mut piece = Piece::new(lease, length);
             for part in bytes.chunks(frame) {

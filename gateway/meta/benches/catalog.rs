@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use futures::FutureExt as _;
 use keyway_meta::catalog::{ListQuery, WriteCondition};
 use keyway_meta::{
     Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, Object,
@@ -119,8 +120,9 @@ fn reads(criterion: &mut Criterion) {
         criterion.bench_function(&format!("get/objects={count}"), |bencher| {
             bencher.iter(|| {
                 number = (number + 7919) % count;
-                let get = setup.catalog.object(&setup.bucket, &key(number));
-                futures::executor::block_on(get).unwrap()
+                let key = key(number);
+                let get = setup.catalog.object(&setup.bucket, &key);
+                get.now_or_never().unwrap().unwrap()
             });
         });
         let query = ListQuery {
@@ -132,7 +134,8 @@ fn reads(criterion: &mut Criterion) {
         criterion.bench_function(&format!("list 1000/objects={count}"), |bencher| {
             bencher.iter(|| {
                 let list = setup.catalog.list(&setup.bucket, &query);
-                assert_eq!(futures::executor::block_on(list).unwrap().objects.len(), 1000);
+                let page = list.now_or_never().unwrap().unwrap();
+                assert_eq!(page.objects.len(), 1000);
             });
         });
     }

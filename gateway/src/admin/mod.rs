@@ -55,7 +55,10 @@ struct Admin {
 pub fn router(metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(|State(admin): State<Admin>| async move { admin.readiness.verdict() }))
+        .route(
+            "/readyz",
+            get(|State(admin): State<Admin>| async move { admin.readiness.verdict() }),
+        )
         .route("/metrics", get(metrics_page))
         .with_state(Admin { metrics, readiness })
 }

@@ -99,8 +99,7 @@ impl Config {
         for (name, value) in &sources.flags {
             figment = figment.merge(flag(name, value));
         }
-        let config: Self =
-            figment.extract().map_err(|error| ConfigError::Tree(Box::new(error)))?;
+        let config: Self = figment.extract().map_err(|error| ConfigError::Tree(Box::new(error)))?;
         config.check()?;
         Ok(config)
     }
@@ -211,9 +210,9 @@ fn flag(name: &str, value: &str) -> Figment {
 }
 
 fn layer(name: &str, value: Value) -> Figment {
-    let nested = name.rsplit('.').fold(value, |inner, part| {
-        Value::from(Dict::from([(part.to_owned(), inner)]))
-    });
+    let nested = name
+        .rsplit('.')
+        .fold(value, |inner, part| Value::from(Dict::from([(part.to_owned(), inner)])));
     let dict = nested.into_dict().unwrap_or_default();
     Figment::from(Serialized::globals(dict))
 }

@@ -103,10 +103,13 @@ section! {
         pub worker_threads: Option<usize> = None,
     }
 
-    /// The metadata store.
+    /// The embedded metadata store.
     pub struct Meta {
-        /// Bytes of the embedded engine's page cache.
-        pub cache_bytes: usize = 32 * KIB * KIB,
+        /// Memory for cached pages, in bytes.
+        pub cache_bytes: u64 = 32 * MIB,
+        /// Space left free on the device, in bytes: below it, commits that need space are
+        /// refused and those that give space up still go through.
+        pub reserve_bytes: u64 = 8 * MIB,
     }
 
     /// The storage node.
@@ -121,8 +124,10 @@ section! {
         pub key: Option<PathBuf> = None,
         /// Authority that the other side's certificate must come from (PEM).
         pub authority: Option<PathBuf> = None,
-        /// Transfers under way at once. Further ones are told to come again.
+        /// Transfers under way at once.
         pub max_transfers: NonZeroUsize = non_zero_usize(256),
+        /// Transfers waiting for their turn. One more is answered with 503.
+        pub max_waiting_transfers: usize = 4096,
         /// The blob store.
         pub store: Store = Store::default(),
     }
@@ -131,7 +136,8 @@ section! {
     pub struct Store {
         /// Engine: `"file"`, or `"memory"`, which forgets everything at the end.
         pub engine: Engine = Engine::File,
-        /// Bytes that the store may use. Unset: what the file system has free, less 5 %.
+        /// Bytes that the store may use. Unset: of the file system what is free, less a
+        /// reserve; of memory 1 GiB.
         pub capacity_bytes: Option<u64> = None,
         /// Bytes of buffers for transfers: the bound of the data path's memory.
         pub buffer_bytes: u64 = 32 * MIB,
@@ -156,7 +162,7 @@ section! {
     pub struct Telemetry {
         /// Which log events are kept, in the syntax of `RUST_LOG`: `info`,
         /// `keyway_gateway=debug,warn`.
-        pub log_filter: String = "info".to_owned(),
+        pub log_filter: String = "info,opentelemetry=warn,opentelemetry_sdk=warn".to_owned(),
         /// Form of the log on standard error: `"pretty"` or `"json"`.
         pub log_format: LogFormat = LogFormat::Pretty,
         /// Which requests the access log tells (target `keyway::access`): `"off"`, `"errors"`

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::settings::{Describe, Section};
 use super::Config;
+use super::settings::{Describe, Section};
 
 const HEAD: &str = "\
 # Configuration

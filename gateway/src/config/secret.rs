@@ -1,8 +1,8 @@
 //! A secret in the configuration: read, never written.
 
 use keyway_auth::SecretKey;
-use subtle::ConstantTimeEq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use subtle::ConstantTimeEq;
 
 /// What stands in the place of a secret wherever the configuration is shown.
 pub(crate) const HIDDEN: &str = "(hidden)";

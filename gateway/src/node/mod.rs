@@ -5,6 +5,10 @@ use std::sync::Arc;
 use keyway_dataplane::StorageNode;
 use keyway_proto::NodeId;
 
+pub mod remote;
+
+pub use remote::{RemoteNode, RemoteNodeConfig, RemoteNodeError};
+
 /// The nodes, by id. Cheap to clone.
 #[derive(Clone)]
 pub struct Nodes {

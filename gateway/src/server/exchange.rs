@@ -213,9 +213,8 @@ impl Exchange {
             return Some(Refusal::SlowDown);
         }
         // Name, value, and the four bytes between and behind them on the wire.
-        let length = |(name, value): (&HeaderName, &HeaderValue)| {
-            name.as_str().len() + value.len() + 4
-        };
+        let length =
+            |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
         let bytes: usize = headers.iter().map(length).sum();
         (bytes > self.shared.limits.header_bytes).then_some(Refusal::HeaderTooLarge)
     }

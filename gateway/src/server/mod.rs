@@ -75,6 +75,22 @@ impl Server {
         Self { listener, router, tls, limits: limits.clone(), exchanges }
     }
 
+    /// Serves operators: plaintext, default limits, metrics that nobody reads.
+    ///
+    /// The admin listener is loopback or the operators' network: its limits are not theirs to
+    /// tune, and its requests would only blur the S3 endpoint's metrics.
+    ///
+    /// # Errors
+    /// [`TelemetryError`](crate::telemetry::TelemetryError) as of [`Metrics::new`].
+    pub fn admin(
+        listener: TcpListener,
+        router: Router,
+    ) -> Result<Self, crate::telemetry::TelemetryError> {
+        let metrics = Arc::new(Metrics::new(&crate::config::Telemetry::default())?);
+        let limits = Limits::default();
+        Ok(Self::new(listener, router, None, &limits, metrics, crate::config::AccessLog::Off))
+    }
+
     /// The address that the listener is bound to.
     ///
     /// # Errors

@@ -10,7 +10,6 @@ use std::time::Duration;
 use http::Method;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, Meter, MeterProvider};
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use parking_lot::RwLock;
@@ -242,12 +241,7 @@ fn observe(meter: &Meter, counts: &Arc<Counts>) {
         .f64_observable_counter(table::CPU_TIME.name)
         .with_unit(table::CPU_TIME.unit)
         .with_description(table::CPU_TIME.description)
-        .with_callback(|o| {
-            if let Some(time) = process::cpu_time() {
-                o.observe(time.user_s, &[KeyValue::new(table::CPU_MODE, "user")]);
-                o.observe(time.system_s, &[KeyValue::new(table::CPU_MODE, "system")]);
-            }
-        })
+        .with_callback(|o| o.observe(process::cpu_seconds(), &[]))
         .build();
 }
 

@@ -60,8 +60,6 @@ pub(crate) const OPERATION: &str = "keyway.operation";
 pub(crate) const ERROR: &str = "error.type";
 /// Attribute: storage node.
 pub(crate) const NODE: &str = "keyway.node.id";
-/// Attribute: `user` or `system`.
-pub(crate) const CPU_MODE: &str = "cpu.mode";
 
 /// OpenTelemetry's advice for request durations, with finer steps below 5 ms.
 const SECONDS: &[f64] = &[
@@ -112,7 +110,7 @@ metrics! {
     STORE_CHUNKS = UpDownCounter "keyway.store.chunks" ["{chunk}"]
         "Chunks stored.", by [NODE];
     CPU_TIME = Counter "process.cpu.time" ["s"]
-        "CPU time of the process.", by [CPU_MODE];
+        "CPU time of the process.", by [];
     MEMORY = UpDownCounter "process.memory.usage" ["By"]
         "Resident memory of the process.", by [];
     DESCRIPTORS = UpDownCounter "process.unix.file_descriptor.count" ["{file_descriptor}"]

@@ -12,7 +12,18 @@ impl Catalog {
     /// Chunks that lost an owner and have none left: ready to be released by their node. At
     /// most `limit`, oldest first.
     pub async fn garbage(&self, limit: usize) -> Result<Vec<Extent>, CatalogError> {
-        let (mut start, end) = key::garbage_queue();
+        self.garbage_after(None, limit).await
+    }
+
+    /// The same from behind `after` on: to pass over chunks whose node does not answer.
+    pub async fn garbage_after(
+        &self,
+        after: Option<&Extent>,
+        limit: usize,
+    ) -> Result<Vec<Extent>, CatalogError> {
+        let (first, end) = key::garbage_queue();
+        let behind = after.map(|extent| key::next(&key::garbage(extent.chunk.id, extent.node)));
+        let mut start = behind.unwrap_or(first);
         let mut unowned = Vec::new();
         while unowned.len() < limit {
             let rows = self.store.scan(&start, &end, (limit - unowned.len()).min(PAGE_MAX)).await?;

@@ -8,6 +8,7 @@
 mod bench;
 mod client;
 mod completions;
+mod config;
 mod demo;
 mod get;
 mod ls;
@@ -15,6 +16,9 @@ mod mb;
 mod output;
 mod put;
 mod rm;
+mod serve;
+mod settings;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -60,6 +64,8 @@ macro_rules! commands {
 // `fn run(self) -> anyhow::Result<()>` does the work (with a runtime of its own where it
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
+    Serve(serve::Args),
+    Config(config::Args),
     Get(get::Args),
     Put(put::Args),
     Ls(ls::Args),

@@ -1,0 +1,116 @@
+//! What the parts of the file store share.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use keyway_fabric::memory::{LeasePool, MemoryError};
+use keyway_proto::ChunkId;
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use super::disk::Disk;
+use super::index::{Index, Segment};
+use super::space::{Space, is_no_space};
+use crate::store::StoreError;
+
+/// Chunks whose block sums are kept in memory: at most 1 KiB each.
+const SUMS_CACHED: usize = 4096;
+
+/// Enough for 64 header pages under way; memory beyond them is never touched.
+const HEADER_POOL_BYTES: usize = 8 << 20;
+
+pub(super) struct Core {
+    pub(super) space: Arc<Space>,
+    pub(super) index: Index,
+    pub(super) disk: Arc<dyn Disk>,
+    /// Buffers for chunks' bytes.
+    pub(super) pool: LeasePool,
+    /// Buffers for header pages, apart: whoever holds one waits for nothing but the disk,
+    /// so bytes in `pool` that wait to be written cannot lock out their own header.
+    pub(super) headers: LeasePool,
+    /// Sums of chunks with more than one block.
+    pub(super) sums: Cache<ChunkId, Arc<[u32]>>,
+    /// Every segment that may still be alive, for compaction.
+    pub(super) segments: Mutex<Vec<Weak<Segment>>>,
+    pub(super) damaged_blocks: AtomicU64,
+    pub(super) scrubbed_bytes: AtomicU64,
+    pub(super) compacted_bytes: AtomicU64,
+    sequence: AtomicU64,
+    /// The flush that failed. What the device held then is unknown, so nothing is written
+    /// any more.
+    failed: OnceLock<Arc<io::Error>>,
+}
+
+impl Core {
+    pub(super) fn new(
+        space: Arc<Space>,
+        disk: Arc<dyn Disk>,
+        pool: LeasePool,
+    ) -> Result<Self, MemoryError> {
+        Ok(Self {
+            space,
+            index: Index::default(),
+            disk,
+            pool,
+            headers: LeasePool::new(HEADER_POOL_BYTES)?,
+            sums: Cache::new(SUMS_CACHED),
+            segments: Mutex::default(),
+            damaged_blocks: AtomicU64::new(0),
+            scrubbed_bytes: AtomicU64::new(0),
+            compacted_bytes: AtomicU64::new(0),
+            sequence: AtomicU64::new(1),
+            failed: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes all sequence numbers to come greater than `seen`.
+    pub(super) fn pass_sequence(&self, seen: u64) {
+        self.sequence.fetch_max(seen.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(source) => Err(StoreError::Device {
+                operation: "an earlier flush",
+                sticky: true,
+                source: Arc::clone(source),
+            }),
+        }
+    }
+
+    /// The error of a write that was not followed by a flush.
+    pub(super) fn write_failed(&self, operation: &'static str, error: io::Error) -> StoreError {
+        if is_no_space(&error) {
+            return StoreError::Full;
+        }
+        StoreError::Device { operation, sticky: false, source: Arc::new(error) }
+    }
+
+    /// The error of a flush: sticky, since the kernel may have dropped the dirty state.
+    pub(super) fn sync_failed(&self, operation: &'static str, error: &io::Error) -> StoreError {
+        let source = Arc::new(io::Error::new(error.kind(), error.to_string()));
+        if self.failed.set(Arc::clone(&source)).is_ok() {
+            tracing::error!(%error, operation, "a flush failed: the store refuses writes");
+        }
+        StoreError::Device { operation, sticky: true, source }
+    }
+
+    /// The error of a write with a flush behind it, whichever of both it was.
+    pub(super) fn write_and_sync_failed(
+        &self,
+        operation: &'static str,
+        error: &io::Error,
+    ) -> StoreError {
+        if is_no_space(error) { StoreError::Full } else { self.sync_failed(operation, error) }
+    }
+
+    pub(super) fn read_failed(error: io::Error) -> StoreError {
+        StoreError::Device { operation: "reading", sticky: false, source: Arc::new(error) }
+    }
+}
