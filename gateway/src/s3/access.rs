@@ -5,13 +5,18 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use keyway_auth::{CredentialStore, Principal};
+use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{Credentials, S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::errors::Failure;
 use crate::server::RequestInfo;
+
+const OWN_PREFIX: &str = "x-keyway-";
 
 /// Looks secrets up, for signatures to be verified with.
 pub(super) struct Secrets(pub(super) Arc<dyn CredentialStore>);
@@ -47,6 +52,12 @@ impl Gate {
 impl S3Access for Gate {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         let principal = self.principal(cx.credentials())?;
+        if !own_headers_signed(cx.headers(), cx.uri().query().unwrap_or_default()) {
+            return Err(S3Error::with_message(
+                S3ErrorCode::AccessDenied,
+                "There were headers present in the request which were not signed",
+            ));
+        }
         if let Some(info) = cx.extensions_mut().get::<RequestInfo>().cloned() {
             info.set_operation(cx.s3_op().name());
             info.set_access_key(principal.access_key.clone());
@@ -54,6 +65,26 @@ impl S3Access for Gate {
         cx.extensions_mut().insert(principal);
         Ok(())
     }
+}
+
+/// Whether every `x-keyway-*` header is covered by the signature: the protocol layer sees to
+/// `x-amz-*` alone, and ours change what a request means just as well.
+fn own_headers_signed(headers: &HeaderMap, query: &str) -> bool {
+    let mut ours = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).peekable();
+    if ours.peek().is_none() {
+        return true;
+    }
+    let by_header = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.split_once("SignedHeaders="))
+        .map(|(_, rest)| rest.split(',').next().unwrap_or_default().trim().to_owned());
+    let by_query = || {
+        let pair = query.split('&').find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
+        Some(percent_decode_str(pair).decode_utf8_lossy().into_owned())
+    };
+    let Some(signed) = by_header.or_else(by_query) else { return false };
+    ours.all(|name| signed.split(';').any(|signed| signed.eq_ignore_ascii_case(name.as_str())))
 }
 
 /// The principal that [`Gate`] left with the request.

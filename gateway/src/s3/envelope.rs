@@ -48,6 +48,11 @@ pub(super) async fn call(
         Some(error) => refused(error),
         None => pass(inner, request, &id, surroundings).await,
     };
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        // The cause is logged where it is known, under the same id; some of the protocol
+        // layer's are not.
+        tracing::error!(request_id = %id, "answered with an internal error");
+    }
     if response.status().is_client_error() || response.status().is_server_error() {
         name_request(&mut response, &id, head_only);
     }

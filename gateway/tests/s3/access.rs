@@ -70,6 +70,12 @@ async fn every_amz_header_must_be_signed() {
             .refused(403, "AccessDenied");
     }
     server.get("/bucket/l").send().await.refused(404, "NoSuchKey");
+    server
+        .put("/fast")
+        .unsigned_header("x-keyway-etag-policy", "crc64nvme")
+        .send()
+        .await
+        .refused(403, "AccessDenied");
 }
 
 fn presigned(server: &Server, method: &Method, path: &str, headers: &HeaderMap, age_s: i64) -> Uri {

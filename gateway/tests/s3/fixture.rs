@@ -72,10 +72,19 @@ impl Server {
     /// Starts one over a node of this capacity.
     pub(crate) async fn with(config: S3Config, capacity_bytes: u64) -> Self {
         let node = LocalNode::in_memory(NodeId(1), capacity_bytes, 64 << 20).unwrap();
+        Self::over(config, node.clone(), node).await
+    }
+
+    /// Starts one over `node`, behind which `local` keeps the chunks.
+    pub(crate) async fn over(
+        config: S3Config,
+        node: Arc<dyn StorageNode>,
+        local: Arc<LocalNode>,
+    ) -> Self {
         let clock = Arc::new(SetClock(AtomicU64::new(1_767_225_600_000)));
         let state = S3State {
             catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
-            nodes: Nodes::single(node.clone()),
+            nodes: Nodes::single(node),
             credentials: Arc::new(OneKey),
             clock: clock.clone(),
         };
@@ -94,7 +103,7 @@ impl Server {
             }
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, clock, node, client }
+        Self { address, clock, node: local, client }
     }
 
     /// Starts one with a bucket named `bucket`.
@@ -147,10 +156,15 @@ impl Server {
 
     /// Sends a request as it is.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Reply {
-        let response = self.client.request(request).await.unwrap();
+        self.try_send(request).await.expect("an answer, to its end")
+    }
+
+    /// Sends a request; `None` when the answer breaks off.
+    pub(crate) async fn try_send(&self, request: Request<Full<Bytes>>) -> Option<Reply> {
+        let response = self.client.request(request).await.ok()?;
         let (parts, body) = response.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Reply { status: parts.status, headers: parts.headers, body }
+        let body = body.collect().await.ok()?.to_bytes();
+        Some(Reply { status: parts.status, headers: parts.headers, body })
     }
 }
 
@@ -235,6 +249,12 @@ impl Call<'_> {
     }
 
     pub(crate) async fn send(self) -> Reply {
+        let server = self.server;
+        server.send(self.request()).await
+    }
+
+    /// The signed request.
+    pub(crate) fn request(self) -> Request<Full<Bytes>> {
         let uri = format!("http://{}{}", self.server.address, self.path);
         let mut request = Request::builder().method(self.method).uri(uri).body(()).unwrap();
         *request.headers_mut() = self.headers;
@@ -246,7 +266,7 @@ impl Call<'_> {
             self.signer.sign(&mut parts, payload, now).unwrap();
         }
         parts.headers.extend(self.unsigned);
-        self.server.send(Request::from_parts(parts, Full::new(self.body))).await
+        Request::from_parts(parts, Full::new(self.body))
     }
 }
 

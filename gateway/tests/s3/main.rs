@@ -8,6 +8,7 @@ mod buckets;
 mod checksums;
 mod conditions;
 mod copies;
+mod faults;
 mod fixture;
 mod listing;
 mod multipart;
