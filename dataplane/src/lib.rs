@@ -10,7 +10,7 @@ pub mod engine;
 pub mod node;
 pub mod store;
 
-pub use keyway_sys::probe::{self, GpuProbe, Probe};
+pub use keyway_sys::{Probe, probe};
 
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
