@@ -6,5 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod grant;
+pub mod key_file;
+pub mod root;
+pub mod sigv4;
 
 pub use credential::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+pub use key_file::{KeyFile, KeyFileError};
+pub use root::{InvalidCredentials, RootCredentials, RootError};

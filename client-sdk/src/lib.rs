@@ -1,1 +1,57 @@
-//! See ARCHITECTURE.md.
+//! The Keyway client: objects into and out of memory that the caller owns.
+//!
+//! A [`Client`] speaks S3 to one endpoint. Reads land in a
+//! [`HostSliceMut`] that moves in and comes back, in
+//! parallel ranges pinned to one version of the object; writes go out as parallel parts;
+//! both carry checksums of the whole, and every outcome says which path the bytes took.
+//!
+//! ```no_run
+//! use keyway_client::{Client, Credentials, HostBuffer};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder()
+//!     .endpoint("http://127.0.0.1:9000")
+//!     .credentials(Credentials::from_env()?)
+//!     .build()?;
+//! client.put_object("models", "hello").body("object bytes").send().await?;
+//!
+//! let mut buffer = HostBuffer::zeroed(1 << 20)?;
+//! let got = client.get_object("models", "hello").into(buffer.slice_mut(..)?).await?;
+//! println!("{} bytes by {}, {}", got.bytes, got.path, got.verified);
+//! assert_eq!(&got.target[..12], b"object bytes");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What may not enter: the server's crates. The client depends on the vocabulary, on
+//! signatures and on memory, and works against any S3 server.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod credentials;
+mod error;
+mod http;
+mod ops;
+mod retry;
+#[cfg(feature = "object_store")]
+mod store;
+mod transfer;
+mod xml;
+
+pub use builder::{Addressing, ClientBuilder, ConfigError, PathPolicy, Tls};
+pub use credentials::{Credentials, CredentialsError};
+pub use error::{ClientError, Malformed, RetryClass, ServiceError};
+pub use http::Client;
+pub use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut, LendError, MemoryError};
+pub use ops::{
+    CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
+    ListedBucket, ListedObject, Presign,
+};
+pub use retry::RetryPolicy;
+#[cfg(feature = "object_store")]
+pub use store::KeywayStore;
+pub use transfer::{
+    Failed, GetObject, GetOutcome, GetRanges, ObjectInfo, Progress, PutBody, PutObject, PutOutcome,
+    Unverified, Verified,
+};

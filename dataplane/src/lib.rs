@@ -1,13 +1,14 @@
 //! The storage node: it takes plans, moves bytes, and answers with receipts.
 //!
 //! [`node`] is the seam to the gateway. Behind it the [`engine`] executes plans over a blob
-//! [`store`], whose buffers come from `keyway_fabric`.
+//! [`store`], whose buffers come from `keyway_fabric`. [`rpc`] serves it over the network.
 //!
 //! What may not enter: tenants' names, policies, S3. The node never decides who may do
 //! what; it executes what the gateway planned.
 
 pub mod engine;
 pub mod node;
+pub mod rpc;
 pub mod store;
 
 pub use keyway_sys::{Probe, probe};

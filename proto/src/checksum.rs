@@ -223,6 +223,12 @@ impl DigestSet {
         Self(self.0 | 1 << kind as u8)
     }
 
+    /// The kinds in this set or in `other`.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether `kind` is in it.
     pub const fn contains(self, kind: ChecksumKind) -> bool {
         self.0 & 1 << kind as u8 != 0

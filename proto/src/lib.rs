@@ -10,10 +10,12 @@
 
 pub mod checksum;
 pub mod id;
+pub mod key;
 pub mod name;
 pub mod plan;
 pub mod range;
 pub mod receipt;
+pub mod token;
 pub mod unit;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
@@ -22,3 +24,4 @@ pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
 pub use range::ByteRange;
 pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
+pub use token::{InvalidRdmaToken, RdmaToken};

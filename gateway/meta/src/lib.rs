@@ -1,16 +1,19 @@
 //! Metadata: what exists, and where its bytes are.
 //!
-//! [`store`] is an ordered transactional key-value trait with one engine, `embedded`; the
-//! [`catalog`] above it holds S3's semantics, once, for every engine.
+//! [`store`] is an ordered transactional key-value trait with the engine `embedded`; the
+//! [`catalog`] above it holds S3's semantics, once, for every engine. [`record`] is what it
+//! takes and gives; `key` and `row` are how that is stored (docs/metadata.md).
 //!
 //! What may not enter: HTTP, XML, object bytes, the clock (callers pass the time).
 
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+mod key;
 pub mod record;
+mod row;
 pub mod store;
 
 pub use catalog::{Catalog, CatalogError};
 pub use record::*;
-pub use store::{Batch, MetaError, MetaStore};
+pub use store::{Batch, EmbeddedStore, MemoryStore, MetaConfig, MetaError, MetaStore};

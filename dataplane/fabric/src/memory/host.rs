@@ -189,6 +189,22 @@ impl HostSliceMut {
         Self { memory: Arc::clone(&self.memory), range: front }
     }
 
+    /// Joins `next` back on, which begins in the same buffer where `self` ends.
+    ///
+    /// # Errors
+    /// `next` itself when it is no such neighbour.
+    pub fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.memory, &next.memory) || self.range.end != next.range.start {
+            return Err(next);
+        }
+        let end = next.range.end;
+        self.memory.lends.lock().join_exclusive(&self.range, &next.range);
+        self.range.end = end;
+        // Its entry is empty by now; dropping it takes that out.
+        next.range.start = end;
+        Ok(())
+    }
+
     /// Ends the exclusive lend: the same bytes for reading.
     pub fn freeze(self) -> HostSlice {
         let slice = ManuallyDrop::new(self);
@@ -373,6 +389,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn neighbours_join_and_strangers_do_not() {
+        let mut buffer = HostBuffer::from(vec![0; 10]);
+        let mut front = buffer.slice_mut(..).expect("free");
+        let rest = {
+            let first = front.split_to(4);
+            std::mem::replace(&mut front, first)
+        };
+        let mut other = HostBuffer::from(vec![0; 10]);
+        let stranger = other.slice_mut(4..).expect("free");
+        assert!(front.unsplit(stranger).is_err());
+        assert!(front.unsplit(rest).is_ok());
+        assert_eq!((front.offset(), front.len()), (0, 10));
+        assert_eq!(buffer.slice_mut(9..).err(), Some(LendError::Lent));
+        drop(front);
+        assert!(buffer.bytes_mut().is_ok());
+    }
 
     #[test]
     fn exclusive_slices_never_overlap() {

@@ -61,6 +61,14 @@ impl Lends {
         self.exclusive.push(cut..range.end);
     }
 
+    /// `left` grows by `right`, which keeps an empty range at its end.
+    pub(super) fn join_exclusive(&mut self, left: &Range<usize>, right: &Range<usize>) {
+        self.return_exclusive(left);
+        self.return_exclusive(right);
+        self.exclusive.push(left.start..right.end);
+        self.exclusive.push(right.end..right.end);
+    }
+
     pub(super) fn downgrade(&mut self, range: &Range<usize>) {
         self.return_exclusive(range);
         self.shared.push(range.clone());

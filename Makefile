@@ -1,0 +1,41 @@
+# Everything a newcomer or a machine runs. Each target installs what it needs, where missing.
+
+SCRIPTS := integration-tests/scripts
+CYCLES ?= 2000
+FUZZ_SECONDS ?= 30
+
+.PHONY: help run test check bench fuzz doc crash build rust clients
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: rust ## Start a server in an empty directory and pull a checkpoint through it
+	@$(SCRIPTS)/run.sh
+
+test: rust clients ## Run every test: unit, conformance, model, crash, malformed requests, clients
+	@$(SCRIPTS)/test.sh
+
+check: rust ## Formatting, lints, licences, layering, tidiness
+	@$(SCRIPTS)/check.sh
+
+bench: rust ## Throughput, latency, CPU and memory, beside a peer where one is installed
+	@$(SCRIPTS)/bench.sh
+
+fuzz: rust ## Fuzz every parser, FUZZ_SECONDS each (30)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(SCRIPTS)/fuzz.sh
+
+doc: rust ## Build the API documentation
+	@RUSTDOCFLAGS="-D warnings" cargo doc --ignore-rust-version --workspace --no-deps
+
+crash: rust ## Kill and restart the server CYCLES times (2000) under load
+	@cargo build --ignore-rust-version --workspace --bins --tests
+	@KEYWAY_CRASH_CYCLES=$(CYCLES) cargo test --ignore-rust-version --workspace --test crash -- --nocapture
+
+build: rust
+	@cargo build --ignore-rust-version --workspace --bins --tests
+
+rust:
+	@$(SCRIPTS)/rust.sh
+
+clients:
+	@$(SCRIPTS)/clients.sh

@@ -1,0 +1,22 @@
+//! Operations of one request: buckets, heads, listings, copies, deletions, presigned URLs.
+
+mod bucket;
+mod copy;
+mod delete;
+mod head;
+mod list;
+mod presign;
+
+pub use bucket::{ListBuckets, ListedBucket};
+pub use copy::CopyObject;
+pub use delete::{DeleteFailure, DeleteObject};
+pub use head::HeadObject;
+pub use list::{ListObjects, ListPage, ListedObject};
+pub use presign::Presign;
+
+use jiff::Timestamp;
+
+/// A time of S3's documents (RFC 3339); what cannot be read is left out.
+fn document_time(text: Option<&str>) -> Option<Timestamp> {
+    text?.trim().parse().ok()
+}

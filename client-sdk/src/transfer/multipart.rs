@@ -1,0 +1,271 @@
+//! Writes in parts, side by side.
+//!
+//! The object's CRC64NVME is combined from the parts' and sent with the completion, so the
+//! service checks the whole although nobody reads it twice. Until the completion nothing is
+//! visible; whatever ends the upload before it, cancellation too, aborts it.
+
+use std::sync::Arc;
+
+use ::http::{Method, StatusCode};
+use keyway_proto::{Checksum, ChecksumKind, KeyStrength, TransferPath};
+use tokio::task::JoinSet;
+
+use super::Meter;
+use super::put::{PutObject, PutOutcome, Source, confirmed, send_metered};
+use crate::error::{ClientError, Malformed, ServiceError};
+use crate::http::{Call, Client, Query};
+use crate::xml;
+
+/// Uploads `source` in parts of `part_bytes`.
+pub(super) async fn put(
+    put: &PutObject,
+    source: Source,
+    part_bytes: u64,
+    meter: Meter,
+) -> Result<PutOutcome, ClientError> {
+    let bytes = source.bytes();
+    let mut upload = Upload::begin(put).await?;
+    let result = async {
+        let parts = upload.parts(source, part_bytes, meter, put.concurrency).await?;
+        upload.complete(put, bytes, parts).await
+    }
+    .await;
+    match result {
+        Ok(outcome) => {
+            upload.open = false;
+            Ok(outcome)
+        }
+        Err(error) => {
+            upload.open = false;
+            upload.place.abort().await;
+            Err(error)
+        }
+    }
+}
+
+/// Where an upload's requests go.
+#[derive(Clone)]
+struct Place {
+    client: Client,
+    bucket: Arc<str>,
+    key: Arc<str>,
+    id: Arc<str>,
+}
+
+/// An upload that is aborted unless it was completed.
+struct Upload {
+    place: Place,
+    open: bool,
+}
+
+/// A part that the service has.
+struct Part {
+    number: u16,
+    etag: String,
+    sum: Checksum,
+    bytes: u64,
+    retries: u32,
+}
+
+impl Upload {
+    async fn begin(put: &PutObject) -> Result<Self, ClientError> {
+        let mut call = Call::object(Method::POST, &put.bucket, &put.key);
+        call.query = Query::flag("uploads");
+        call.headers = put.headers.clone();
+        call.header("x-amz-checksum-algorithm", "CRC64NVME")?;
+        call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        let (document, _) = put.client.document(&call).await?;
+        let begun: xml::InitiateMultipartUploadResult = xml::parse(&document)?;
+        let place = Place {
+            client: put.client.clone(),
+            bucket: Arc::clone(&put.bucket),
+            key: Arc::clone(&put.key),
+            id: begun.upload_id.into(),
+        };
+        Ok(Self { place, open: true })
+    }
+
+    /// Sends all parts; on a failure waits for none of the others to arrive.
+    async fn parts(
+        &self,
+        source: Source,
+        part_bytes: u64,
+        meter: Meter,
+        concurrency: usize,
+    ) -> Result<Vec<Part>, ClientError> {
+        let count = source.bytes().div_ceil(part_bytes);
+        let mut next = 0;
+        let mut parts = Vec::with_capacity(count as usize);
+        let mut running = JoinSet::new();
+        loop {
+            while running.len() < concurrency && next < count {
+                let offset = next * part_bytes;
+                let length = part_bytes.min(source.bytes() - offset);
+                next += 1;
+                let number = u16::try_from(next).map_err(|_| ClientError::TooLarge(offset))?;
+                let (place, source, meter) = (self.place.clone(), source.clone(), meter.clone());
+                running.spawn(
+                    async move { place.part(number, &source, offset, length, &meter).await },
+                );
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok(Ok(part))) => parts.push(part),
+                Some(Ok(Err(error))) => {
+                    running.shutdown().await;
+                    return Err(error);
+                }
+                Some(Err(error)) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => return Err(ClientError::GivenUp),
+                },
+            }
+        }
+        parts.sort_unstable_by_key(|part| part.number);
+        Ok(parts)
+    }
+
+    async fn complete(
+        &self,
+        put: &PutObject,
+        bytes: u64,
+        parts: Vec<Part>,
+    ) -> Result<PutOutcome, ClientError> {
+        let empty = Checksum::of(ChecksumKind::Crc64Nvme, &[]);
+        let sum = parts.iter().try_fold(empty, |sum, part| sum.combine(&part.sum, part.bytes));
+        let sum = sum.expect("CRCs combine");
+        let mut retries: u32 = parts.iter().map(|part| part.retries).sum();
+        let count = parts.len();
+        let completed = |part: Part| xml::CompletedPart {
+            number: part.number,
+            etag: part.etag,
+            crc64nvme: Some(part.sum.to_base64()),
+        };
+        let parts = parts.into_iter().map(completed).collect();
+        let mut call = self.place.call(Method::POST);
+        call.headers = put.condition.clone();
+        call.header("content-type", "application/xml")?;
+        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
+        call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        call.body = xml::write(&xml::CompleteMultipartUpload { parts })?;
+        let done = self.place.completed(&call, sum, bytes).await?;
+        retries += done.retries;
+        Ok(PutOutcome {
+            bytes,
+            path: TransferPath::Http,
+            strength: KeyStrength::Http,
+            verified: confirmed(sum, done.crc64nvme.as_deref())?,
+            retries,
+            etag: done.etag,
+            version: done.version,
+            parts: count,
+        })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        // Outside a runtime there is nobody left to send it; the service's own sweep of
+        // unfinished uploads remains.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let place = self.place.clone();
+            runtime.spawn(async move { place.abort().await });
+        }
+    }
+}
+
+/// The answer to a completion.
+struct Completed {
+    etag: Option<String>,
+    version: Option<String>,
+    crc64nvme: Option<String>,
+    retries: u32,
+}
+
+impl Place {
+    fn call(&self, method: Method) -> Call {
+        let mut call = Call::object(method, &self.bucket, &self.key);
+        call.query = Query::default().with("uploadId", &self.id);
+        call
+    }
+
+    async fn part(
+        &self,
+        number: u16,
+        source: &Source,
+        offset: u64,
+        length: u64,
+        meter: &Meter,
+    ) -> Result<Part, ClientError> {
+        let body = source.part(offset, length).await?;
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &body);
+        let mut call = self.call(Method::PUT);
+        call.query = call.query.with("partNumber", &number.to_string());
+        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
+        call.body = body;
+        let sent = send_metered(&self.client, call, meter).await?;
+        confirmed(sum, sent.crc64nvme.as_deref())?;
+        let etag = sent.etag.ok_or_else(|| Malformed::new("a part without an ETag"))?;
+        Ok(Part { number, etag, sum, bytes: length, retries: sent.retries })
+    }
+
+    /// Completes, until answered for good. An upload that is gone after a lost answer was
+    /// completed by it if the object is the one that was sent.
+    async fn completed(
+        &self,
+        call: &Call,
+        sum: Checksum,
+        bytes: u64,
+    ) -> Result<Completed, ClientError> {
+        let mut retries = self.client.retries();
+        loop {
+            match self.complete_once(call).await {
+                Ok(done) => return Ok(Completed { retries: retries.spent(), ..done }),
+                Err(error) if error.code() == Some("NoSuchUpload") && retries.spent() > 0 => {
+                    let info = self.client.head_object(&self.bucket, &self.key).await?;
+                    if info.size == bytes && info.checksums.contains(&sum) {
+                        return Ok(Completed {
+                            etag: info.etag,
+                            version: info.version,
+                            crc64nvme: Some(sum.to_base64()),
+                            retries: retries.spent(),
+                        });
+                    }
+                    return Err(error);
+                }
+                Err(error) => retries.after(error).await?,
+            }
+        }
+    }
+
+    async fn complete_once(&self, call: &Call) -> Result<Completed, ClientError> {
+        let answer = self.client.attempt(call).await?;
+        let version = answer.text("x-amz-version-id").map(ToOwned::to_owned);
+        let done: xml::CompletedUpload = xml::parse(&answer.document().await?)?;
+        // The status was sent before the work was done: the document has the last word.
+        if let Some(code) = done.code {
+            return Err(ClientError::Service(Box::new(ServiceError {
+                status: match code.as_str() {
+                    "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
+                    "SlowDown" => StatusCode::SERVICE_UNAVAILABLE,
+                    "PreconditionFailed" => StatusCode::PRECONDITION_FAILED,
+                    _ => StatusCode::OK,
+                },
+                code,
+                message: done.message.unwrap_or_default(),
+                request_id: done.request_id,
+            })));
+        }
+        Ok(Completed { etag: done.etag, version, crc64nvme: done.crc64nvme, retries: 0 })
+    }
+
+    /// Gives up an upload. Failing that is logged: the caller has a reason of its own.
+    async fn abort(&self) {
+        if let Err(error) = self.client.call(&self.call(Method::DELETE)).await {
+            tracing::warn!(%error, bucket = &*self.bucket, "an upload could not be aborted");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Parts of one read, side by side.
+//!
+//! Each part's task owns its piece of the memory by value. The pieces come back and are
+//! joined whatever happened, so that the caller's memory returns whole; and a caller who
+//! does not wait for that leaves tasks behind that end at their next step.
+
+use std::collections::VecDeque;
+
+use keyway_fabric::memory::HostSliceMut;
+use keyway_proto::{ByteRange, Checksum};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::fetch::{Fetch, Fetched};
+use super::{Failed, ObjectInfo};
+use crate::error::ClientError;
+
+type PartResult = Result<Fetched, Failed<HostSliceMut>>;
+
+/// A part that was not begun: its place, its bytes, its memory.
+type Waiting = (usize, ByteRange, HostSliceMut);
+
+/// Fetches `range` in parts of `part_bytes`, `concurrency` at a time.
+pub(super) async fn fetch(
+    mut fetch: Fetch,
+    range: ByteRange,
+    target: HostSliceMut,
+    part_bytes: u64,
+    concurrency: usize,
+) -> PartResult {
+    let token = CancellationToken::new();
+    fetch.stop.token = Some(token.clone());
+    let _stop_parts = token.clone().drop_guard();
+
+    let (mut waiting, rest) = cut(target, range, part_bytes);
+    let mut done: Vec<Option<PartResult>> = waiting.iter().map(|_| None).collect();
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < concurrency && !token.is_cancelled() {
+            let Some((index, range, piece)) = waiting.pop_front() else { break };
+            let part = fetch.part(range);
+            running.spawn(async move { (index, part.run(piece).await) });
+        }
+        match running.join_next().await {
+            None => break,
+            Some(Ok((index, result))) => {
+                if result.is_err() {
+                    token.cancel();
+                }
+                done[index] = Some(result);
+            }
+            // A part ends without its piece by a panic alone, which goes on where it belongs.
+            Some(Err(error)) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => token.cancel(),
+            },
+        }
+    }
+    collect(done, waiting, rest)
+}
+
+/// Cuts the memory as the range is cut; what is left of it comes last.
+fn cut(
+    mut target: HostSliceMut,
+    range: ByteRange,
+    part_bytes: u64,
+) -> (VecDeque<Waiting>, HostSliceMut) {
+    let mut waiting = VecDeque::new();
+    let mut offset = range.offset();
+    while offset < range.end() {
+        let length = part_bytes.min(range.end() - offset);
+        let part = ByteRange::new(offset, length).expect("lies within a range");
+        waiting.push_back((waiting.len(), part, target.split_to(length as usize)));
+        offset += length;
+    }
+    (waiting, target)
+}
+
+/// Joins memory, checksums and counts of all parts; the first failure that is a cause.
+fn collect(
+    done: Vec<Option<PartResult>>,
+    waiting: VecDeque<Waiting>,
+    rest: HostSliceMut,
+) -> PartResult {
+    let mut pieces = Vec::with_capacity(done.len() + 1);
+    let mut failure = None;
+    let mut whole: Option<Sum> = None;
+    for result in done.into_iter().flatten() {
+        match result {
+            Ok(Fetched { target, bytes, info, checksum, retries }) => {
+                pieces.push(target);
+                let part = Sum { bytes, info, checksum, retries };
+                whole = Some(match whole {
+                    None => part,
+                    Some(before) => before.append(part),
+                });
+            }
+            Err(Failed { error, target }) => {
+                pieces.push(target);
+                if failure.is_none() || matches!(failure, Some(ClientError::GivenUp)) {
+                    failure = Some(error);
+                }
+            }
+        }
+    }
+    pieces.extend(waiting.into_iter().map(|(_, _, piece)| piece));
+    pieces.push(rest);
+    let target = pieces
+        .into_iter()
+        .reduce(|mut front, next| {
+            // A piece is missing only when its task went down with the runtime; what came
+            // before it is still the caller's.
+            let _ = front.unsplit(next);
+            front
+        })
+        .expect("the rest is always there");
+    match (failure, whole) {
+        (None, Some(Sum { bytes, info, checksum, retries })) => {
+            Ok(Fetched { target, bytes, info, checksum, retries })
+        }
+        (error, _) => Err(Failed { error: error.unwrap_or(ClientError::GivenUp), target }),
+    }
+}
+
+/// What parts add up to, memory aside.
+struct Sum {
+    bytes: u64,
+    info: ObjectInfo,
+    checksum: Option<Checksum>,
+    retries: u32,
+}
+
+impl Sum {
+    fn append(self, part: Self) -> Self {
+        let combined = |before: Checksum| before.combine(&part.checksum?, part.bytes);
+        Self {
+            checksum: self.checksum.and_then(combined),
+            bytes: self.bytes + part.bytes,
+            retries: self.retries + part.retries,
+            info: self.info,
+        }
+    }
+}

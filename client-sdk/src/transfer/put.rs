@@ -1,0 +1,355 @@
+//! Writes.
+
+use std::fmt;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use bytes::Bytes;
+use keyway_fabric::memory::HostSlice;
+use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
+use keyway_proto::{Checksum, ChecksumKind, KeyStrength, TransferPath};
+
+use super::{Meter, Progress, ProgressFn, Unverified, Verified, multipart};
+use crate::error::ClientError;
+use crate::http::{BodyProgress, Call, Client};
+
+impl Client {
+    /// Writes an object.
+    pub fn put_object(&self, bucket: &str, key: &str) -> PutObject {
+        PutObject {
+            client: self.clone(),
+            bucket: bucket.into(),
+            key: key.into(),
+            body: PutBody::Bytes(Bytes::new()),
+            headers: HeaderMap::new(),
+            condition: HeaderMap::new(),
+            part_bytes: self.defaults().put_part_bytes,
+            concurrency: self.defaults().concurrency,
+            progress: None,
+            deadline: None,
+        }
+    }
+}
+
+/// What is written.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum PutBody {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// The file at this path, read part by part as it goes out.
+    File(PathBuf),
+}
+
+impl From<Bytes> for PutBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl From<HostSlice> for PutBody {
+    /// The caller's memory, sent from where it lies; the lend ends with the transfer.
+    fn from(slice: HostSlice) -> Self {
+        Self::Bytes(slice.into_bytes())
+    }
+}
+
+impl From<Vec<u8>> for PutBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl From<&'static str> for PutBody {
+    fn from(text: &'static str) -> Self {
+        Self::Bytes(Bytes::from_static(text.as_bytes()))
+    }
+}
+
+impl From<PathBuf> for PutBody {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+/// A write; [`send`](Self::send) it.
+///
+/// Dropping the future cancels it: a single request leaves no object, and an upload in
+/// parts is aborted in the background, so that nothing stays behind.
+#[derive(Clone)]
+#[must_use = "a request is sent by `send`"]
+pub struct PutObject {
+    pub(super) client: Client,
+    pub(super) bucket: Arc<str>,
+    pub(super) key: Arc<str>,
+    body: PutBody,
+    /// What the object keeps: media type, metadata, system headers.
+    pub(super) headers: HeaderMap,
+    /// What must hold when it becomes visible.
+    pub(super) condition: HeaderMap,
+    part_bytes: u64,
+    pub(super) concurrency: usize,
+    progress: Option<ProgressFn>,
+    deadline: Option<Duration>,
+}
+
+/// A finished write.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PutOutcome {
+    /// Bytes written.
+    pub bytes: u64,
+    /// How they travelled.
+    pub path: TransferPath,
+    /// What protected the caller's memory.
+    pub strength: KeyStrength,
+    /// Whether the service confirmed the checksum of the whole. Even where it does not
+    /// repeat it, a service that knows the kind has checked it before storing.
+    pub verified: Verified,
+    /// Requests that had to be made again.
+    pub retries: u32,
+    /// The new object's ETag.
+    pub etag: Option<String>,
+    /// Its version, where the bucket keeps versions.
+    pub version: Option<String>,
+    /// Parts it was sent in; 1 for a single request.
+    pub parts: usize,
+}
+
+impl PutObject {
+    /// What is written: memory, or a file by its path.
+    pub fn body(mut self, body: impl Into<PutBody>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// The object's media type.
+    ///
+    /// # Errors
+    /// When the value cannot stand in a header.
+    pub fn content_type(self, content_type: &str) -> Result<Self, ClientError> {
+        self.header(::http::header::CONTENT_TYPE, content_type)
+    }
+
+    /// Adds to the user's metadata.
+    ///
+    /// # Errors
+    /// When name or value cannot stand in a header.
+    pub fn metadata(self, name: &str, value: &str) -> Result<Self, ClientError> {
+        let name = HeaderName::try_from(format!("x-amz-meta-{name}"));
+        self.header(name.map_err(::http::Error::from)?, value)
+    }
+
+    /// Adds a system header that the object keeps, such as `cache-control`.
+    ///
+    /// # Errors
+    /// When the value cannot stand in a header.
+    pub fn header(mut self, name: HeaderName, value: &str) -> Result<Self, ClientError> {
+        let value = HeaderValue::from_str(value).map_err(::http::Error::from)?;
+        self.headers.insert(name, value);
+        Ok(self)
+    }
+
+    /// Fails with status 412 where the object exists. After a retry the failure may mean
+    /// that the attempt before had succeeded.
+    pub fn if_absent(mut self) -> Self {
+        self.condition.insert(::http::header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+        self
+    }
+
+    /// Fails with status 412 unless the object to be replaced has this ETag.
+    ///
+    /// # Errors
+    /// When the value cannot stand in a header.
+    pub fn if_match(mut self, etag: &str) -> Result<Self, ClientError> {
+        let value = HeaderValue::from_str(etag).map_err(::http::Error::from)?;
+        self.condition.insert(::http::header::IF_MATCH, value);
+        Ok(self)
+    }
+
+    /// Bytes of one part; a larger object is sent in parts side by side. At least 5 MiB.
+    pub fn part_bytes(mut self, bytes: u64) -> Self {
+        self.part_bytes = bytes.max(PART_BYTES_MIN);
+        self
+    }
+
+    /// Parts in flight at a time.
+    pub fn concurrency(mut self, parts: usize) -> Self {
+        self.concurrency = parts.max(1);
+        self
+    }
+
+    /// Is told how far the write has come, from whichever thread moved the bytes.
+    pub fn on_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(report));
+        self
+    }
+
+    /// Gives up after this long, retries and pauses included.
+    pub fn deadline(mut self, after: Duration) -> Self {
+        self.deadline = Some(after);
+        self
+    }
+
+    /// Writes the object. It becomes visible whole, or not at all.
+    ///
+    /// # Errors
+    /// The service's refusal, [`ClientError::ChecksumMismatch`] when it stored other bytes
+    /// than were sent, [`ClientError::Deadline`].
+    pub async fn send(self) -> Result<PutOutcome, ClientError> {
+        match self.deadline {
+            None => self.write().await,
+            Some(after) => tokio::time::timeout(after, self.write())
+                .await
+                .unwrap_or(Err(ClientError::Deadline)),
+        }
+    }
+
+    async fn write(mut self) -> Result<PutOutcome, ClientError> {
+        let source = Source::open(std::mem::replace(&mut self.body, PutBody::Bytes(Bytes::new())));
+        let source = source.await?;
+        let bytes = source.bytes();
+        if bytes > OBJECT_BYTES_MAX {
+            return Err(ClientError::TooLarge(bytes));
+        }
+        let meter = Meter::new(Some(bytes), self.progress.clone());
+        if bytes <= self.part_bytes {
+            return self.single(&source, &meter).await;
+        }
+        let part_bytes = self.part_bytes.max(bytes.div_ceil(u64::from(PART_NUMBER_MAX)));
+        multipart::put(&self, source, part_bytes, meter).await
+    }
+
+    async fn single(self, source: &Source, meter: &Meter) -> Result<PutOutcome, ClientError> {
+        let body = source.part(0, source.bytes()).await?;
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &body);
+        let mut call = Call::object(Method::PUT, &self.bucket, &self.key);
+        call.headers = self.headers;
+        call.headers.extend(self.condition);
+        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
+        call.body = body;
+        let sent = send_metered(&self.client, call, meter).await?;
+        Ok(PutOutcome {
+            bytes: source.bytes(),
+            path: TransferPath::Http,
+            strength: KeyStrength::Http,
+            verified: confirmed(sum, sent.crc64nvme.as_deref())?,
+            retries: sent.retries,
+            etag: sent.etag,
+            version: sent.version,
+            parts: 1,
+        })
+    }
+}
+
+impl fmt::Debug for PutObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PutObject")
+            .field("bucket", &self.bucket)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the answer to a body says.
+pub(super) struct Sent {
+    pub(super) etag: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) crc64nvme: Option<String>,
+    pub(super) retries: u32,
+}
+
+/// Sends a call with a body until it is answered for good; bytes sent again are counted
+/// once.
+pub(super) async fn send_metered(
+    client: &Client,
+    mut call: Call,
+    meter: &Meter,
+) -> Result<Sent, ClientError> {
+    let mut retries = client.retries();
+    loop {
+        let counted = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        if !meter.is_silent() {
+            let (meter, counted) = (meter.clone(), Arc::clone(&counted));
+            call.progress = Some(Arc::new(move |bytes| {
+                counted.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+                meter.add(bytes);
+            }) as BodyProgress);
+        }
+        match client.attempt(&call).await {
+            Ok(answer) => {
+                let text = |name| answer.text(name).map(ToOwned::to_owned);
+                return Ok(Sent {
+                    etag: text("etag"),
+                    version: text("x-amz-version-id"),
+                    crc64nvme: text("x-amz-checksum-crc64nvme"),
+                    retries: retries.spent(),
+                });
+            }
+            Err(error) => {
+                meter.take_back(counted.load(std::sync::atomic::Ordering::Relaxed));
+                retries.after(error).await?;
+            }
+        }
+    }
+}
+
+/// Holds the checksum that the service computed against ours.
+pub(super) fn confirmed(sum: Checksum, said: Option<&str>) -> Result<Verified, ClientError> {
+    let Some(said) = said else { return Ok(Verified::No(Unverified::NoneStored)) };
+    match Checksum::from_base64(sum.kind(), said) {
+        Some(found) if found == sum => Ok(Verified::Whole(sum)),
+        Some(found) => Err(ClientError::ChecksumMismatch { expected: sum, found }),
+        None => Ok(Verified::No(Unverified::Composite)),
+    }
+}
+
+/// Where parts come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Memory(Bytes),
+    File { file: Arc<std::fs::File>, bytes: u64 },
+}
+
+impl Source {
+    async fn open(body: PutBody) -> Result<Self, ClientError> {
+        match body {
+            PutBody::Bytes(bytes) => Ok(Self::Memory(bytes)),
+            PutBody::File(path) => {
+                let file = tokio::fs::File::open(path).await?;
+                let bytes = file.metadata().await?.len();
+                Ok(Self::File { file: Arc::new(file.into_std().await), bytes })
+            }
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The bytes of a part: a view of memory, or a read of the file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has become shorter.
+    pub(super) async fn part(&self, offset: u64, length: u64) -> Result<Bytes, ClientError> {
+        match self {
+            Self::Memory(bytes) => Ok(bytes.slice(offset as usize..(offset + length) as usize)),
+            Self::File { file, .. } => {
+                let file = Arc::clone(file);
+                let read = move || {
+                    let mut part = vec![0; length as usize];
+                    file.read_exact_at(&mut part, offset)?;
+                    Ok::<_, std::io::Error>(Bytes::from(part))
+                };
+                let read = tokio::task::spawn_blocking(read).await;
+                Ok(read.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?)
+            }
+        }
+    }
+}

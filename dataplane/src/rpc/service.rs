@@ -1,0 +1,180 @@
+//! The five calls, each a translation: message to plan, the node's answer to frames.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures::{FutureExt as _, Stream};
+use keyway_proto::{NodeId, Receipt};
+use keyway_rpc::convert::{self, Malformed};
+use keyway_rpc::schema::get_frame::Frame as GetPart;
+use keyway_rpc::schema::node_server::Node;
+use keyway_rpc::schema::put_frame::Frame as PutPart;
+use keyway_rpc::schema::{
+    ChunksReply, ChunksRequest, GetFrame, GetRequest, NodeStatus, Opened, PutFrame, ReleaseReply,
+    ReleaseRequest, StatusRequest,
+};
+use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::failure::{ANOTHER_NODE, MALFORMED, RemoteCause, status};
+use crate::node::{Body, BodyError, Delivery, StorageNode, TransferError};
+
+/// A node behind the generated service.
+pub struct NodeService<N: ?Sized> {
+    node: Arc<N>,
+}
+
+impl<N: StorageNode + ?Sized> NodeService<N> {
+    /// The service of `node`.
+    pub fn new(node: Arc<N>) -> Self {
+        Self { node }
+    }
+
+    /// A misrouted call must not store bytes where nobody looks for them.
+    fn meant(&self, node: u32) -> Result<(), Status> {
+        if NodeId(node) == self.node.id() {
+            Ok(())
+        } else {
+            Err(status(&TransferError::InvalidPlan(ANOTHER_NODE)))
+        }
+    }
+}
+
+type Frames = Pin<Box<dyn Stream<Item = Result<GetFrame, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl<N: StorageNode + ?Sized> Node for NodeService<N> {
+    type GetStream = Frames;
+
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<Frames>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let plan = convert::get_plan(&request).map_err(malformed)?;
+        let delivery = self.node.get(plan).await.map_err(|error| status(&error))?;
+        Ok(Response::new(frames(delivery)))
+    }
+
+    async fn put(
+        &self,
+        request: Request<Streaming<PutFrame>>,
+    ) -> Result<Response<keyway_rpc::schema::Receipt>, Status> {
+        let mut frames = request.into_inner();
+        let Some(PutPart::Plan(plan)) = frames.message().await?.and_then(|frame| frame.frame)
+        else {
+            return Err(malformed(Malformed("the first frame is no plan")));
+        };
+        self.meant(plan.node)?;
+        let plan = convert::put_plan(&plan).map_err(malformed)?;
+        let stored = self.node.put(plan, body(frames)).await;
+        let receipt = stored.map_err(|error| status(&error))?;
+        receipt_message(&receipt).map(Response::new)
+    }
+
+    async fn release(
+        &self,
+        request: Request<ReleaseRequest>,
+    ) -> Result<Response<ReleaseReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
+        self.node.release(&chunks).await.map_err(|error| status(&error))?;
+        Ok(Response::new(ReleaseReply {}))
+    }
+
+    async fn chunks(
+        &self,
+        request: Request<ChunksRequest>,
+    ) -> Result<Response<ChunksReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let after = if request.after.is_empty() {
+            None
+        } else {
+            Some(convert::chunk_id(&request.after).map_err(malformed)?)
+        };
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(CHUNKS_PAGE_MAX);
+        let chunks = self.node.chunks(after, limit).await.map_err(|error| status(&error))?;
+        let chunks = chunks.iter().map(convert::chunk_message).collect();
+        Ok(Response::new(ChunksReply { chunks }))
+    }
+
+    async fn status(
+        &self,
+        request: Request<StatusRequest>,
+    ) -> Result<Response<NodeStatus>, Status> {
+        self.meant(request.into_inner().node)?;
+        let found = self.node.status().await.map_err(|error| status(&error))?;
+        Ok(Response::new(NodeStatus {
+            node: found.node.0,
+            store: found.store,
+            access: found.access,
+            capacity_bytes: found.capacity_bytes,
+            free_bytes: found.free_bytes,
+            chunks: found.chunks,
+            transfers: found.transfers,
+        }))
+    }
+}
+
+/// The delivery as frames: its length, its bytes, its receipt.
+fn frames(delivery: Delivery) -> Frames {
+    let Delivery { length, body, receipt } = delivery;
+    let opened = stream::once(async move { Ok(frame(GetPart::Opened(Opened { length }))) });
+    let data = body
+        .map_ok(|bytes| stream::iter(split(bytes).map(|piece| Ok(frame(GetPart::Data(piece))))))
+        .map_err(|error| status(&error))
+        .try_flatten();
+    let receipt = receipt.map(|receipt| match receipt {
+        Ok(receipt) => receipt_message(&receipt).map(|message| frame(GetPart::Receipt(message))),
+        Err(_) => Err(status(&TransferError::Store {
+            reason: "the transfer ended without a receipt".into(),
+            sticky: false,
+        })),
+    });
+    Box::pin(opened.chain(data).chain(receipt.into_stream()))
+}
+
+/// The frames as a body that ends where the sender says so, and fails anywhere else.
+fn body(frames: Streaming<PutFrame>) -> Body {
+    Box::pin(stream::try_unfold(frames, async |mut frames| match frames.message().await {
+        Ok(Some(PutFrame { frame: Some(PutPart::Data(bytes)) })) => Ok(Some((bytes, frames))),
+        Ok(Some(PutFrame { frame: Some(PutPart::End(_)) })) => Ok(None),
+        Ok(Some(PutFrame { frame: Some(PutPart::Broken(_)) })) => {
+            Err(broken("the sender's source failed"))
+        }
+        Ok(Some(PutFrame { frame: Some(PutPart::Plan(_)) | None })) => {
+            Err(TransferError::InvalidPlan(MALFORMED))
+        }
+        Ok(None) => Err(broken("the sender went away")),
+        Err(status) => Err(broken(&format!("the connection failed: {}", status.code()))),
+    }))
+}
+
+fn broken(why: &str) -> TransferError {
+    TransferError::Body(BodyError(Arc::new(RemoteCause(why.to_owned()))))
+}
+
+/// Pieces of at most [`FRAME_BYTES_MAX`], none empty.
+fn split(mut bytes: Bytes) -> impl Iterator<Item = Bytes> {
+    std::iter::from_fn(move || {
+        let piece = bytes.split_to(bytes.len().min(FRAME_BYTES_MAX));
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+fn frame(part: GetPart) -> GetFrame {
+    GetFrame { frame: Some(part) }
+}
+
+fn receipt_message(receipt: &Receipt) -> Result<keyway_rpc::schema::Receipt, Status> {
+    convert::receipt_message(receipt).ok_or_else(|| {
+        Status::internal("the receipt names a path that this protocol version lacks")
+    })
+}
+
+fn malformed(error: Malformed) -> Status {
+    tracing::warn!(%error, "a peer sent what this node does not understand");
+    status(&TransferError::InvalidPlan(MALFORMED))
+}

@@ -1,0 +1,130 @@
+//! Buckets.
+
+use keyway_proto::{BucketId, BucketName, TenantId, UploadId};
+
+use super::{ATTEMPTS_MAX, Catalog, CatalogError, PAGE_MAX};
+use crate::key::{self, Space};
+use crate::record::{Bucket, BucketSettings, UnixMs};
+use crate::row;
+use crate::store::{Batch, MetaError};
+
+impl Catalog {
+    /// Makes a bucket.
+    ///
+    /// # Errors
+    /// [`CatalogError::BucketExists`] when the tenant has one of that name.
+    pub async fn create_bucket(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        settings: BucketSettings,
+        now: UnixMs,
+    ) -> Result<Bucket, CatalogError> {
+        let name_key = key::bucket(tenant, name);
+        for _ in 0..ATTEMPTS_MAX {
+            if self.store.get(&name_key).await?.is_some() {
+                return Err(CatalogError::BucketExists);
+            }
+            let counter = self.store.get(&key::bucket_counter()).await?;
+            let last = counter.as_deref().map_or(Ok(0), row::decode_counter)?;
+            let id = BucketId(last + 1);
+            let bucket =
+                Bucket { id, tenant, name: name.clone(), created: now, settings: settings.clone() };
+            let mut batch = Batch::default();
+            batch.expect(name_key.clone(), None);
+            batch.expect(key::bucket_counter(), counter);
+            batch.put(key::bucket_counter(), row::encode_counter(id.0));
+            batch.put(name_key.clone(), row::encode_bucket(&bucket));
+            batch.put(key::bucket_alive(id), row::alive());
+            if self.committed(batch).await? {
+                return Ok(bucket);
+            }
+        }
+        Err(MetaError::Conflict.into())
+    }
+
+    /// The bucket of that name.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoSuchBucket`].
+    pub async fn bucket(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+    ) -> Result<Bucket, CatalogError> {
+        let row = self.store.get(&key::bucket(tenant, name)).await?;
+        let row = row.ok_or(CatalogError::NoSuchBucket)?;
+        Ok(row::decode_bucket(tenant, name, &row)?)
+    }
+
+    /// A tenant's buckets with names that begin with `prefix` and sort after `after`,
+    /// ascending, at most `limit` and [`PAGE_MAX`].
+    pub async fn buckets(
+        &self,
+        tenant: TenantId,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Bucket>, CatalogError> {
+        let (start, end) = key::buckets(tenant, prefix, after);
+        let rows = self.store.scan(&start, &end, limit.min(PAGE_MAX)).await?;
+        rows.iter()
+            .map(|(key, row)| {
+                let name = key::bucket_name(key).ok_or(MetaError::Damaged("bucket key"))?;
+                Ok(row::decode_bucket(tenant, name, row)?)
+            })
+            .collect()
+    }
+
+    /// Deletes an empty bucket. Uploads in progress are aborted with it; when an object is
+    /// put meanwhile, the bucket stays and they may be aborted all the same.
+    ///
+    /// # Errors
+    /// [`CatalogError::BucketNotEmpty`] when it has an object.
+    pub async fn delete_bucket(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+    ) -> Result<(), CatalogError> {
+        let name_key = key::bucket(tenant, name);
+        for _ in 0..ATTEMPTS_MAX {
+            let row = self.store.get(&name_key).await?.ok_or(CatalogError::NoSuchBucket)?;
+            let id = row::decode_bucket(tenant, name, &row)?.id;
+            let objects = Space::objects(id).all();
+            if !self.store.scan(&objects.0, &objects.1, 1).await?.is_empty() {
+                return Err(CatalogError::BucketNotEmpty);
+            }
+            self.abort_uploads(id).await?;
+            let uploads = Space::uploads(id).all();
+            let mut batch = Batch { frees_space: true, ..Batch::default() };
+            batch.expect(name_key.clone(), Some(row));
+            batch.expect_empty(objects.0, objects.1);
+            batch.expect_empty(uploads.0, uploads.1);
+            batch.delete(name_key.clone());
+            batch.delete(key::bucket_alive(id));
+            if self.committed(batch).await? {
+                return Ok(());
+            }
+        }
+        Err(MetaError::Conflict.into())
+    }
+
+    /// Aborts all uploads in progress that are seen on one pass.
+    async fn abort_uploads(&self, bucket: BucketId) -> Result<(), CatalogError> {
+        let space = Space::uploads(bucket);
+        let (mut start, end) = space.all();
+        loop {
+            let page = self.store.scan(&start, &end, PAGE_MAX).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            start = key::next(last);
+            for (row_key, _) in &page {
+                let (_, suffix) = space.parse(row_key).ok_or(MetaError::Damaged("upload key"))?;
+                let id = suffix.try_into().map_err(|_| MetaError::Damaged("upload key"))?;
+                match self.end_upload(row_key.clone(), UploadId::from_bytes(id)).await {
+                    Ok(()) | Err(CatalogError::NoSuchUpload) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Keys: how the catalog's rows sort. docs/metadata.md has the table.
+//!
+//! One byte names the keyspace; numbers are big-endian; an object key is escaped, so that a
+//! terminator which sorts below every continuation can follow it: `00` becomes `00 ff`, and
+//! the end is `00 01`. Escaping works byte by byte, hence the escaped form of a prefix is a
+//! prefix of the escaped keys that begin with it, and the order is that of the raw bytes.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use keyway_proto::{BucketId, ChunkId, NodeId, TenantId, UploadId, VersionId};
+
+const COUNTER: u8 = b'#';
+const BUCKET: u8 = b'b';
+const BUCKET_ALIVE: u8 = b'i';
+const CHUNK_OWNER: u8 = b'c';
+const COMPLETED: u8 = b'd';
+const COMPLETED_AT: u8 = b'e';
+const GARBAGE: u8 = b'g';
+const OBJECT: u8 = b'o';
+const PART: u8 = b'p';
+const UPLOAD: u8 = b'u';
+/// Versions that are not current: `v`, bucket, escaped key, inverted milliseconds, version.
+/// Reserved for versioning; nothing writes it yet.
+#[cfg(test)]
+const NONCURRENT: u8 = b'v';
+
+const ESCAPED_ZERO: [u8; 2] = [0x00, 0xff];
+const TERMINATOR: [u8; 2] = [0x00, 0x01];
+/// Sorts after the terminator and all that follows it, before every longer key.
+const AFTER_TERMINATOR: [u8; 2] = [0x00, 0x02];
+
+/// A range of keys: `start <= key < end`.
+pub(crate) type Range = (Bytes, Bytes);
+
+/// The counter of bucket ids.
+pub(crate) fn bucket_counter() -> Bytes {
+    Bytes::from_static(&[COUNTER, b'b'])
+}
+
+/// A bucket under its name.
+pub(crate) fn bucket(tenant: TenantId, name: &str) -> Bytes {
+    build(BUCKET, 8 + name.len(), |key| {
+        key.put_u64(tenant.0);
+        key.put_slice(name.as_bytes());
+    })
+}
+
+/// The tenant's buckets whose names begin with `prefix` and sort after `after`.
+pub(crate) fn buckets(tenant: TenantId, prefix: &str, after: &str) -> Range {
+    let all = bucket(tenant, prefix);
+    let start = if after.is_empty() { all.clone() } else { next(&bucket(tenant, after)) };
+    (start.max(all.clone()), successor(&all))
+}
+
+/// The name in a [`bucket`] key.
+pub(crate) fn bucket_name(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.get(9..)?).ok()
+}
+
+/// Present while the bucket exists: what every write into it requires.
+pub(crate) fn bucket_alive(id: BucketId) -> Bytes {
+    build(BUCKET_ALIVE, 8, |key| key.put_u64(id.0))
+}
+
+/// The current object under a key.
+pub(crate) fn object(bucket: BucketId, object: &str) -> Bytes {
+    Space::objects(bucket).entry(object, &[])
+}
+
+/// An upload in progress.
+pub(crate) fn upload(bucket: BucketId, object: &str, id: UploadId) -> Bytes {
+    Space::uploads(bucket).entry(object, &id.to_bytes())
+}
+
+/// A part of an upload.
+pub(crate) fn part(upload: UploadId, number: u16) -> Bytes {
+    build(PART, 18, |key| {
+        key.put_slice(&upload.to_bytes());
+        key.put_u16(number);
+    })
+}
+
+/// The upload's parts with numbers in `first..=last`.
+pub(crate) fn parts(upload: UploadId, first: u16, last: u16) -> Range {
+    (part(upload, first), next(&part(upload, last)))
+}
+
+/// Who owns chunks: the version that was put with them, or the upload they came with (and
+/// the object made of it, so that completing rewrites no row per chunk).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Version(VersionId),
+    Upload(UploadId),
+}
+
+/// That `owner` owns the chunk.
+pub(crate) fn chunk_owner(chunk: ChunkId, owner: Owner) -> Bytes {
+    build(CHUNK_OWNER, 33, |key| {
+        key.put_slice(&chunk.to_bytes());
+        match owner {
+            Owner::Version(id) => {
+                key.put_u8(b'v');
+                key.put_slice(&id.to_bytes());
+            }
+            Owner::Upload(id) => {
+                key.put_u8(b'u');
+                key.put_slice(&id.to_bytes());
+            }
+        }
+    })
+}
+
+/// All owners of a chunk.
+pub(crate) fn chunk_owners(chunk: ChunkId) -> Range {
+    let start = build(CHUNK_OWNER, 16, |key| key.put_slice(&chunk.to_bytes()));
+    let end = successor(&start);
+    (start, end)
+}
+
+/// A chunk that lost an owner.
+pub(crate) fn garbage(chunk: ChunkId, node: NodeId) -> Bytes {
+    build(GARBAGE, 20, |key| {
+        key.put_slice(&chunk.to_bytes());
+        key.put_u32(node.0);
+    })
+}
+
+/// The whole garbage queue.
+pub(crate) fn garbage_queue() -> Range {
+    (Bytes::from_static(&[GARBAGE]), Bytes::from_static(&[GARBAGE + 1]))
+}
+
+/// What became of a completed upload.
+pub(crate) fn completed(upload: UploadId) -> Bytes {
+    build(COMPLETED, 16, |key| key.put_slice(&upload.to_bytes()))
+}
+
+/// The completion under its time, for sweeping.
+pub(crate) fn completed_at(unix_ms: u64, upload: UploadId) -> Bytes {
+    build(COMPLETED_AT, 24, |key| {
+        key.put_u64(unix_ms);
+        key.put_slice(&upload.to_bytes());
+    })
+}
+
+/// Completions before `unix_ms`.
+pub(crate) fn completed_before(unix_ms: u64) -> Range {
+    let end = build(COMPLETED_AT, 8, |key| key.put_u64(unix_ms));
+    (Bytes::from_static(&[COMPLETED_AT]), end)
+}
+
+/// The upload that a [`completed_at`] key names.
+pub(crate) fn completed_upload(key: &[u8]) -> Option<UploadId> {
+    let id: [u8; 16] = key.get(9..)?.try_into().ok()?;
+    Some(UploadId::from_bytes(id))
+}
+
+/// The rows of one kind in one bucket that sort by object key.
+#[derive(Clone, Copy)]
+pub(crate) struct Space {
+    kind: u8,
+    bucket: BucketId,
+}
+
+impl Space {
+    /// Length of what precedes the escaped key.
+    const HEAD: usize = 9;
+
+    pub(crate) fn objects(bucket: BucketId) -> Self {
+        Self { kind: OBJECT, bucket }
+    }
+
+    pub(crate) fn uploads(bucket: BucketId) -> Self {
+        Self { kind: UPLOAD, bucket }
+    }
+
+    /// The whole space.
+    pub(crate) fn all(self) -> Range {
+        let start = self.key("", &[]);
+        let end = successor(&start);
+        (start, end)
+    }
+
+    /// The row of `key`, told apart by `suffix`.
+    pub(crate) fn entry(self, key: &str, suffix: &[u8]) -> Bytes {
+        build(self.kind, 8 + key.len() + TERMINATOR.len() + suffix.len(), |out| {
+            out.put_u64(self.bucket.0);
+            escape(key, out);
+            out.put_slice(&TERMINATOR);
+            out.put_slice(suffix);
+        })
+    }
+
+    /// Where keys that begin with `prefix` start.
+    pub(crate) fn from(self, prefix: &str) -> Bytes {
+        self.key(prefix, &[])
+    }
+
+    /// Just after every row of `key`.
+    pub(crate) fn after(self, key: &str) -> Bytes {
+        self.key(key, &AFTER_TERMINATOR)
+    }
+
+    /// Just after every row whose key begins with `prefix`.
+    pub(crate) fn past(self, prefix: &str) -> Bytes {
+        successor(&self.key(prefix, &[]))
+    }
+
+    /// The object key and the suffix of a row's key; `None` when it is not one of this space.
+    pub(crate) fn parse(self, row: &[u8]) -> Option<(String, &[u8])> {
+        let mut rest = row.get(Self::HEAD..)?;
+        let mut key = Vec::with_capacity(rest.len());
+        loop {
+            let zero = rest.iter().position(|byte| *byte == 0)?;
+            key.extend_from_slice(&rest[..zero]);
+            let mark = rest.get(zero..zero + 2)?;
+            rest = &rest[zero + 2..];
+            if mark == TERMINATOR {
+                return Some((String::from_utf8(key).ok()?, rest));
+            }
+            if mark != ESCAPED_ZERO {
+                return None;
+            }
+            key.push(0);
+        }
+    }
+
+    fn key(self, text: &str, end: &[u8]) -> Bytes {
+        build(self.kind, 8 + text.len() + end.len(), |out| {
+            out.put_u64(self.bucket.0);
+            escape(text, out);
+            out.put_slice(end);
+        })
+    }
+}
+
+/// The least key greater than `key`.
+pub(crate) fn next(key: &[u8]) -> Bytes {
+    let mut longer = BytesMut::with_capacity(key.len() + 1);
+    longer.put_slice(key);
+    longer.put_u8(0);
+    longer.freeze()
+}
+
+/// The least key greater than every key that begins with `prefix`.
+fn successor(prefix: &[u8]) -> Bytes {
+    let kept = prefix.iter().rposition(|byte| *byte != 0xff);
+    let kept = kept.expect("every key begins with a keyspace byte, which is not ff");
+    let mut bytes = BytesMut::from(&prefix[..=kept]);
+    bytes[kept] += 1;
+    bytes.freeze()
+}
+
+fn escape(text: &str, out: &mut BytesMut) {
+    let mut runs = text.as_bytes().split(|byte| *byte == 0);
+    out.put_slice(runs.next().unwrap_or_default());
+    for run in runs {
+        out.put_slice(&ESCAPED_ZERO);
+        out.put_slice(run);
+    }
+}
+
+fn build(kind: u8, capacity: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut key = BytesMut::with_capacity(1 + capacity);
+    key.put_u8(kind);
+    fill(&mut key);
+    key.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BUCKET_ID: BucketId = BucketId(7);
+
+    /// The bytes on disk, spelt out: changing one is a change of format.
+    #[test]
+    fn keys_are_pinned() {
+        let upload_id = UploadId::from_bytes([0x11; 16]);
+        let chunk = ChunkId::from_bytes([0x22; 16]);
+        let version = VersionId::from_bytes([0x33; 16]);
+        let bucket_7 = [0, 0, 0, 0, 0, 0, 0, 7];
+        let join = |parts: &[&[u8]]| parts.concat();
+        assert_eq!(&bucket_counter()[..], b"#b");
+        assert_eq!(bucket(TenantId(1), "abc"), join(&[b"b", &[0, 0, 0, 0, 0, 0, 0, 1], b"abc"]));
+        assert_eq!(bucket_alive(BUCKET_ID), join(&[b"i", &bucket_7]));
+        assert_eq!(object(BUCKET_ID, "a\0b"), join(&[b"o", &bucket_7, b"a\0\xffb\0\x01"]));
+        assert_eq!(
+            upload(BUCKET_ID, "k", upload_id),
+            join(&[b"u", &bucket_7, b"k\0\x01", &[0x11; 16]])
+        );
+        assert_eq!(part(upload_id, 258), join(&[b"p", &[0x11; 16], &[1, 2]]));
+        assert_eq!(
+            chunk_owner(chunk, Owner::Version(version)),
+            join(&[b"c", &[0x22; 16], b"v", &[0x33; 16]])
+        );
+        assert_eq!(
+            chunk_owner(chunk, Owner::Upload(upload_id)),
+            join(&[b"c", &[0x22; 16], b"u", &[0x11; 16]])
+        );
+        assert_eq!(garbage(chunk, NodeId(5)), join(&[b"g", &[0x22; 16], &[0, 0, 0, 5]]));
+        assert_eq!(completed(upload_id), join(&[b"d", &[0x11; 16]]));
+        assert_eq!(
+            completed_at(9, upload_id),
+            join(&[b"e", &[0, 0, 0, 0, 0, 0, 0, 9], &[0x11; 16]])
+        );
+        assert_eq!(completed_upload(&completed_at(9, upload_id)), Some(upload_id));
+    }
+
+    #[test]
+    fn keyspaces_do_not_meet() {
+        let mut kinds = [
+            COUNTER,
+            BUCKET,
+            BUCKET_ALIVE,
+            CHUNK_OWNER,
+            COMPLETED,
+            COMPLETED_AT,
+            GARBAGE,
+            OBJECT,
+            PART,
+            UPLOAD,
+            NONCURRENT,
+        ];
+        kinds.sort_unstable();
+        assert!(kinds.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    fn key() -> impl Strategy<Value = String> {
+        proptest::collection::vec(
+            prop_oneof![
+                Just('\0'),
+                Just('\u{1}'),
+                Just('a'),
+                Just('/'),
+                Just('é'),
+                Just('\u{10FFFF}'),
+                any::<char>()
+            ],
+            0..8,
+        )
+        .prop_map(|chars| chars.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_that_of_the_keys(left in key(), right in key(), a: [u8; 3], b: [u8; 3]) {
+            let space = Space::objects(BUCKET_ID);
+            let order = (left.as_bytes(), a).cmp(&(right.as_bytes(), b));
+            prop_assert_eq!(space.entry(&left, &a).cmp(&space.entry(&right, &b)), order);
+        }
+
+        #[test]
+        fn keys_round_trip(key in key(), suffix: [u8; 3]) {
+            let space = Space::uploads(BUCKET_ID);
+            let entry = space.entry(&key, &suffix);
+            prop_assert_eq!(space.parse(&entry), Some((key, &suffix[..])));
+        }
+
+        #[test]
+        fn bounds_enclose_exactly_the_prefix(prefix in key(), other in key(), suffix: [u8; 2]) {
+            let space = Space::objects(BUCKET_ID);
+            let entry = space.entry(&other, &suffix);
+            let inside = space.from(&prefix) <= entry && entry < space.past(&prefix);
+            prop_assert_eq!(inside, other.starts_with(&prefix));
+            let beyond = entry >= space.after(&prefix);
+            prop_assert_eq!(beyond, other.as_bytes() > prefix.as_bytes());
+        }
+
+        #[test]
+        fn foreign_rows_never_panic(row: Vec<u8>) {
+            let _ = Space::objects(BUCKET_ID).parse(&row);
+            let _ = completed_upload(&row);
+        }
+    }
+}

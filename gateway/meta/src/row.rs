@@ -1,0 +1,252 @@
+//! Rows: how records are stored.
+//!
+//! One format byte, then a protobuf message: fields are added by new tags, and readers skip
+//! those that they do not know. What is long and of one shape (extents, parts) is packed into
+//! one field of fixed entries: decoding an object costs a few allocations however many
+//! chunks it has, and a listing skips the field whole.
+
+mod object;
+mod packed;
+mod upload;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use keyway_proto::{BucketId, TenantId};
+use prost::Message;
+
+use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs};
+use crate::store::MetaError;
+
+pub(crate) use object::{StoredObject, decode_object, decode_summary, encode_object};
+pub(crate) use packed::{pack_extents, unpack_extents};
+pub(crate) use upload::{
+    Completion, decode_completion, decode_part, decode_upload, encode_completion, encode_part,
+    encode_upload,
+};
+
+/// The only format so far.
+const FORMAT: u8 = 1;
+
+/// What stands under [`crate::key::bucket_alive`].
+pub(crate) fn alive() -> Bytes {
+    Bytes::from_static(&[FORMAT])
+}
+
+pub(crate) fn encode_counter(value: u64) -> Bytes {
+    Bytes::copy_from_slice(&value.to_be_bytes())
+}
+
+pub(crate) fn decode_counter(row: &[u8]) -> Result<u64, MetaError> {
+    row.try_into().map(u64::from_be_bytes).map_err(|_| MetaError::Damaged("counter"))
+}
+
+/// A chunk, as the owners and the garbage queue keep it.
+pub(crate) fn encode_extent(extent: &Extent) -> Bytes {
+    pack_extents(std::slice::from_ref(extent))
+}
+
+pub(crate) fn decode_extent(row: &[u8]) -> Result<Extent, MetaError> {
+    match unpack_extents(row)?.as_slice() {
+        [extent] => Ok(*extent),
+        _ => Err(MetaError::Damaged("extent")),
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BucketRow {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    created_ms: u64,
+    #[prost(string, tag = "3")]
+    region: String,
+    /// 0: MD5; 1: CRC64NVME.
+    #[prost(uint32, tag = "4")]
+    etag: u32,
+}
+
+pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
+    encode(&BucketRow {
+        id: bucket.id.0,
+        created_ms: bucket.created.0,
+        region: bucket.settings.region.clone(),
+        etag: match bucket.settings.etag {
+            EtagPolicy::Md5 => 0,
+            EtagPolicy::Crc64Nvme => 1,
+        },
+    })
+}
+
+pub(crate) fn decode_bucket(
+    tenant: TenantId,
+    name: &str,
+    row: &Bytes,
+) -> Result<Bucket, MetaError> {
+    let row: BucketRow = decode(row, "bucket")?;
+    Ok(Bucket {
+        id: BucketId(row.id),
+        tenant,
+        name: name.parse().map_err(|_| MetaError::Damaged("bucket name"))?,
+        created: UnixMs(row.created_ms),
+        settings: BucketSettings {
+            region: row.region,
+            etag: match row.etag {
+                0 => EtagPolicy::Md5,
+                1 => EtagPolicy::Crc64Nvme,
+                _ => return Err(MetaError::Damaged("bucket ETag policy")),
+            },
+        },
+    })
+}
+
+fn encode(message: &impl Message) -> Bytes {
+    let mut row = BytesMut::with_capacity(1 + message.encoded_len());
+    row.put_u8(FORMAT);
+    message.encode(&mut row).expect("the buffer grows as needed");
+    row.freeze()
+}
+
+fn decode<M: Message + Default>(row: &Bytes, what: &'static str) -> Result<M, MetaError> {
+    match row.first() {
+        Some(&FORMAT) => M::decode(row.slice(1..)).map_err(|_| MetaError::Damaged(what)),
+        _ => Err(MetaError::Damaged(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_proto::{
+        Checksum, ChecksumKind, ChunkId, ChunkSpec, NodeId, ObjectKey, UploadId, VersionId,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::Owner;
+    use crate::record::{
+        ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part, PartSummary, Upload,
+    };
+
+    fn extent(n: u8) -> Extent {
+        let chunk = ChunkSpec { id: ChunkId::from_bytes([n; 16]), length: u64::from(n) + 1 };
+        Extent { chunk, node: NodeId(u32::from(n)) }
+    }
+
+    fn headers() -> ObjectHeaders {
+        let text = |text: &str| Some(text.to_owned());
+        ObjectHeaders {
+            content_type: text("text/plain"),
+            content_encoding: text("gzip"),
+            content_language: text("de"),
+            content_disposition: text("inline"),
+            cache_control: text(""),
+            expires: text("0"),
+            storage_class: text("STANDARD"),
+            website_redirect_location: text("/x"),
+            user: [("a".to_owned(), "ä".to_owned()), ("b".to_owned(), String::new())].into(),
+        }
+    }
+
+    fn object() -> Object {
+        let checksum = Checksum::of(ChecksumKind::Sha256, b"x");
+        Object {
+            version: VersionId::from_bytes([1; 16]),
+            size: 3,
+            modified: UnixMs(4),
+            etag: "etag".into(),
+            checksum: Some(ObjectChecksum { value: checksum, kind: ChecksumType::Composite }),
+            headers: headers(),
+            parts: vec![
+                PartSummary { number: 1, size: 2, checksum: Some(checksum) },
+                PartSummary { number: 10_000, size: 1, checksum: None },
+            ],
+            extents: vec![extent(1), extent(255)],
+        }
+    }
+
+    #[test]
+    fn records_round_trip() {
+        let id = UploadId::from_bytes([2; 16]);
+        for owner in [Owner::Version(object().version), Owner::Upload(id)] {
+            let row = encode_object(object(), owner);
+            let stored = decode_object(&row).unwrap();
+            assert_eq!((stored.object, stored.owner), (object(), owner));
+            let summary = decode_summary(&row).unwrap();
+            assert_eq!((summary.size, summary.modified), (3, UnixMs(4)));
+            assert_eq!(summary.checksum, Some((ChecksumKind::Sha256, ChecksumType::Composite)));
+            assert_eq!(summary.storage_class.as_deref(), Some("STANDARD"));
+        }
+        let key: ObjectKey = "k".parse().unwrap();
+        let checksum = Some((ChecksumKind::Crc32c, ChecksumType::FullObject));
+        let upload =
+            Upload { id, key: key.clone(), initiated: UnixMs(5), headers: headers(), checksum };
+        assert_eq!(decode_upload(id, key, &encode_upload(upload.clone())).unwrap(), upload);
+        let part = Part {
+            number: 258,
+            size: 9,
+            etag: "e".into(),
+            modified: UnixMs(6),
+            checksums: ChecksumKind::ALL.map(|kind| Checksum::of(kind, b"y")).to_vec(),
+            extents: vec![extent(7)],
+        };
+        let row_key = crate::key::part(id, part.number);
+        assert_eq!(decode_part(&row_key, &encode_part(part.clone())).unwrap(), part);
+        assert_eq!(decode_extent(&encode_extent(&extent(3))).unwrap(), extent(3));
+    }
+
+    /// Bytes on disk, spelt out: a field that moves is a change of format.
+    #[test]
+    fn the_object_row_is_pinned() {
+        let bare = Object {
+            checksum: None,
+            headers: ObjectHeaders::default(),
+            parts: Vec::new(),
+            extents: Vec::new(),
+            ..object()
+        };
+        let row = encode_object(bare, Owner::Version(object().version));
+        let mut expected = vec![1, 0x0a, 16];
+        expected.extend([1; 16]);
+        expected.extend([0x10, 3, 0x18, 4, 0x22, 4]);
+        expected.extend(b"etag");
+        assert_eq!(row, expected);
+    }
+
+    #[test]
+    fn another_format_is_damaged_not_misread() {
+        let row = encode_object(object(), Owner::Version(object().version));
+        let mut newer = row.to_vec();
+        newer[0] = 2;
+        assert!(matches!(decode_object(&newer.into()), Err(MetaError::Damaged(_))));
+        assert!(matches!(decode_object(&Bytes::new()), Err(MetaError::Damaged(_))));
+    }
+
+    /// Every decoder, over these bytes: it may refuse, it must not panic.
+    fn decode_all(row: &Bytes) {
+        let id = UploadId::from_bytes([0; 16]);
+        let _ = decode_bucket(TenantId::ROOT, "bucket", row);
+        let _ = decode_counter(row);
+        let _ = decode_extent(row);
+        let _ = decode_object(row);
+        let _ = decode_summary(row);
+        let _ = decode_upload(id, "k".parse().unwrap(), row);
+        let _ = decode_part(row, row);
+        let _ = decode_completion(row);
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_bytes_never_panic(mut row: Vec<u8>) {
+            decode_all(&row.clone().into());
+            row.insert(0, FORMAT);
+            decode_all(&row.into());
+        }
+
+        #[test]
+        fn damaged_rows_never_panic(at: prop::sample::Index, value: u8, cut: prop::sample::Index) {
+            let mut row = encode_object(object(), Owner::Version(object().version)).to_vec();
+            let length = row.len();
+            row[at.index(length)] = value;
+            row.truncate(cut.index(length) + 1);
+            decode_all(&row.into());
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What an operator may choose of the embedded engine.
+
+use serde::{Deserialize, Serialize};
+
+/// The embedded engine's configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetaConfig {
+    /// Memory for cached pages, read and written.
+    pub cache_bytes: u64,
+    /// Space left free on the device: below it, commits that need space are refused and those
+    /// that give space up still go through.
+    pub reserve_bytes: u64,
+}
+
+impl Default for MetaConfig {
+    fn default() -> Self {
+        Self { cache_bytes: 32 << 20, reserve_bytes: 8 << 20 }
+    }
+}

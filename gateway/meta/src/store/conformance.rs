@@ -1,0 +1,186 @@
+//! What every engine must do, run over each of them: against a plain map for single-threaded
+//! histories, and by counting for concurrent ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Runs `test` over every engine.
+fn each_engine<F: Future<Output = ()>>(test: impl Fn(Arc<dyn MetaStore>) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(test(Arc::new(MemoryStore::new())));
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
+    runtime.block_on(test(Arc::new(store)));
+}
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn put(key: &str, value: &str) -> Batch {
+    let mut batch = Batch::default();
+    batch.put(bytes(key), bytes(value));
+    batch
+}
+
+#[test]
+fn what_was_committed_is_read() {
+    each_engine(|store| async move {
+        assert_eq!(store.get(b"k").await.unwrap(), None);
+        store.commit(put("k", "1")).await.unwrap();
+        assert_eq!(store.get(b"k").await.unwrap(), Some(bytes("1")));
+        let mut batch = put("k", "2");
+        batch.delete(bytes("k"));
+        batch.put(bytes(""), bytes("empty key"));
+        batch.put(bytes("\u{10FFFF}"), bytes(""));
+        store.commit(batch).await.unwrap();
+        assert_eq!(store.get(b"k").await.unwrap(), None, "writes apply in order");
+        assert_eq!(store.get(b"").await.unwrap(), Some(bytes("empty key")));
+        assert_eq!(store.get("\u{10FFFF}".as_bytes()).await.unwrap(), Some(Bytes::new()));
+        store.commit(Batch::default()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_failed_precondition_changes_nothing() {
+    each_engine(|store| async move {
+        store.commit(put("a", "1")).await.unwrap();
+        let conflict = async |change: &dyn Fn(&mut Batch)| {
+            let mut batch = put("b", "2");
+            change(&mut batch);
+            matches!(store.commit(batch).await, Err(MetaError::Conflict))
+        };
+        assert!(conflict(&|batch| batch.expect(bytes("a"), None)).await);
+        assert!(conflict(&|batch| batch.expect(bytes("a"), Some(bytes("2")))).await);
+        assert!(conflict(&|batch| batch.expect(bytes("b"), Some(bytes("2")))).await);
+        assert!(conflict(&|batch| batch.expect_empty(bytes("a"), bytes("b"))).await);
+        assert!(conflict(&|batch| batch.expect_empty(bytes(""), bytes("a\0"))).await);
+        assert_eq!(store.get(b"b").await.unwrap(), None);
+        assert!(!conflict(&|batch| batch.expect_empty(bytes("a\0"), bytes("zz"))).await);
+        assert!(!conflict(&|batch| batch.expect_empty(bytes("b"), bytes("a"))).await);
+        assert!(!conflict(&|batch| batch.expect(bytes("a"), Some(bytes("1")))).await);
+    });
+}
+
+#[test]
+fn many_writers_lose_no_increment() {
+    const WRITERS: u64 = 16;
+    const ROUNDS: u64 = 8;
+    each_engine(|store| async move {
+        let increment = |store: Arc<dyn MetaStore>| async move {
+            for _ in 0..ROUNDS {
+                loop {
+                    let seen = store.get(b"n").await.unwrap();
+                    let count = seen.as_deref().map_or(0, |n| n[0]);
+                    let mut batch = Batch::default();
+                    batch.expect(bytes("n"), seen);
+                    batch.put(bytes("n"), Bytes::copy_from_slice(&[count + 1]));
+                    match store.commit(batch).await {
+                        Ok(()) => break,
+                        Err(MetaError::Conflict) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        };
+        let tasks: Vec<_> =
+            (0..WRITERS).map(|_| tokio::spawn(increment(Arc::clone(&store)))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let total = store.get(b"n").await.unwrap().unwrap();
+        assert_eq!(u64::from(total[0]), WRITERS * ROUNDS);
+    });
+}
+
+#[test]
+fn the_embedded_store_outlives_its_process() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
+    assert!(
+        EmbeddedStore::open(dir.path(), &MetaConfig::default()).is_err(),
+        "two processes never share the file"
+    );
+    runtime.block_on(store.commit(put("k", "v"))).unwrap();
+    drop(store);
+    let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
+    assert_eq!(runtime.block_on(store.get(b"k")).unwrap(), Some(bytes("v")));
+}
+
+#[test]
+fn without_a_reserve_only_what_frees_space_goes_through() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = MetaConfig { reserve_bytes: u64::MAX, ..MetaConfig::default() };
+    let store = EmbeddedStore::open(dir.path(), &config).unwrap();
+    let refused = runtime.block_on(store.commit(put("k", "v")));
+    assert!(matches!(refused, Err(MetaError::Full)), "{refused:?}");
+    runtime.block_on(store.commit(Batch { frees_space: true, ..put("k", "v") })).unwrap();
+    assert_eq!(runtime.block_on(store.get(b"k")).unwrap(), Some(bytes("v")));
+}
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+#[derive(Clone, Debug)]
+struct Step {
+    expect: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    scan: (Vec<u8>, Vec<u8>, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = || proptest::collection::vec(0_u8..3, 0..3);
+    let value = || proptest::option::of(proptest::collection::vec(0_u8..2, 0..2));
+    (
+        proptest::collection::vec((key(), value()), 0..2),
+        proptest::collection::vec((key(), value()), 0..4),
+        (key(), key(), 0_usize..5),
+    )
+        .prop_map(|(expect, writes, scan)| Step { expect, writes, scan })
+}
+
+fn owned(pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Bytes, Option<Bytes>)> {
+    pairs.iter().map(|(key, value)| (key.clone().into(), value.clone().map(Bytes::from))).collect()
+}
+
+async fn replay(store: Arc<dyn MetaStore>, steps: &[Step]) {
+    let mut model = Entries::new();
+    for step in steps {
+        let batch =
+            Batch { expect: owned(&step.expect), writes: owned(&step.writes), ..Batch::default() };
+        let holds = step.expect.iter().all(|(key, value)| model.get(key) == value.as_ref());
+        if holds {
+            for (key, value) in &step.writes {
+                match value {
+                    Some(value) => drop(model.insert(key.clone(), value.clone())),
+                    None => drop(model.remove(key)),
+                }
+            }
+        }
+        assert_eq!(store.commit(batch).await.is_ok(), holds);
+        let (start, end, limit) = &step.scan;
+        let wanted: Vec<(Bytes, Bytes)> = model
+            .iter()
+            .filter(|(key, _)| start <= *key && *key < end)
+            .take(*limit)
+            .map(|(key, value)| (key.clone().into(), value.clone().into()))
+            .collect();
+        assert_eq!(store.scan(start, end, *limit).await.unwrap(), wanted);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn histories_match_a_plain_map(steps in proptest::collection::vec(step(), 1..24)) {
+        each_engine(|store| {
+            let steps = steps.clone();
+            async move { replay(store, &steps).await }
+        });
+    }
+}

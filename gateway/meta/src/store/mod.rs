@@ -1,0 +1,99 @@
+//! An ordered key-value store with atomic, conditional commits.
+//!
+//! [`embedded`] keeps it in one file of this machine; [`memory`] in a map, for tests and as
+//! the reference that the conformance suite holds every engine against.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+mod config;
+#[cfg(test)]
+mod conformance;
+pub mod embedded;
+pub mod memory;
+
+pub use config::MetaConfig;
+pub use embedded::EmbeddedStore;
+pub use memory::MemoryStore;
+
+/// An engine. Keys and values are bytes; keys sort bytewise.
+#[async_trait]
+pub trait MetaStore: Send + Sync + 'static {
+    /// The value under `key`.
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError>;
+
+    /// Entries with `start <= key < end`, ascending, at most `limit`, from one snapshot.
+    async fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, MetaError>;
+
+    /// Applies the whole batch if all its preconditions hold at that moment, and answers when
+    /// that is durable. Commits are serializable: each sees all before it. What was committed
+    /// is seen by every `get` and `scan` that begins after the answer.
+    ///
+    /// Dropping the future leaves open whether the batch is applied; it is never applied by
+    /// halves.
+    ///
+    /// # Errors
+    /// [`MetaError::Conflict`] when a precondition does not hold, and [`MetaError::Full`] when
+    /// there is no space; nothing was changed then. After [`MetaError::Engine`] the outcome is
+    /// unknown.
+    async fn commit(&self, batch: Batch) -> Result<(), MetaError>;
+}
+
+/// A transaction: preconditions, then writes.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Each key must hold exactly this value (`None`: must be absent).
+    pub expect: Vec<(Bytes, Option<Bytes>)>,
+    /// Each range `start <= key < end` must hold no key.
+    pub expect_empty: Vec<(Bytes, Bytes)>,
+    /// What is written, in order; `None` deletes.
+    pub writes: Vec<(Bytes, Option<Bytes>)>,
+    /// Whether the batch gives space up, and may therefore use the engine's reserve when the
+    /// device is full.
+    pub frees_space: bool,
+}
+
+impl Batch {
+    /// Requires `key` to hold exactly `value`.
+    pub fn expect(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.expect.push((key, value));
+    }
+
+    /// Requires that no key lies in `start..end`.
+    pub fn expect_empty(&mut self, start: Bytes, end: Bytes) {
+        self.expect_empty.push((start, end));
+    }
+
+    /// Writes `value` under `key`.
+    pub fn put(&mut self, key: Bytes, value: Bytes) {
+        self.writes.push((key, Some(value)));
+    }
+
+    /// Removes `key`; no error when it is not there.
+    pub fn delete(&mut self, key: Bytes) {
+        self.writes.push((key, None));
+    }
+}
+
+/// Why the store refused.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetaError {
+    /// A precondition did not hold.
+    #[error("a precondition of the commit did not hold")]
+    Conflict,
+    /// No space on the device.
+    #[error("the metadata store is full")]
+    Full,
+    /// The engine failed.
+    #[error("the metadata store failed: {0}")]
+    Engine(std::sync::Arc<str>),
+    /// A record that this version cannot read.
+    #[error("a metadata record is damaged: {0}")]
+    Damaged(&'static str),
+}

@@ -1,0 +1,131 @@
+//! Goal: whatever interleaving happens, a conditional write has one winner, no object stands
+//! in a deleted bucket, and no chunk is lost or kept twice. Method: many tasks on the
+//! embedded engine over several threads.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use keyway_meta::catalog::{CatalogError, ListQuery, WriteCondition};
+use keyway_proto::TenantId;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_create_only_write_wins() {
+    let setup = Setup::new();
+    let bucket = setup.bucket("bucket").await;
+    for round in 0..8 {
+        let name = key(&format!("round-{round}"));
+        let tasks: Vec<_> = (0..32)
+            .map(|_| {
+                let (catalog, bucket, name) =
+                    (Arc::clone(&setup.catalog), bucket.clone(), name.clone());
+                tokio::spawn(async move {
+                    catalog.publish(&bucket, &name, object(1), WriteCondition::Absent).await
+                })
+            })
+            .collect();
+        let mut winners = 0;
+        for task in tasks {
+            match task.await.unwrap() {
+                Ok(()) => winners += 1,
+                Err(CatalogError::PreconditionFailed) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(winners, 1);
+    }
+    assert_eq!(setup.garbage().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_chain_of_compare_and_swap_loses_no_link() {
+    const TASKS: u64 = 16;
+    const EACH: u64 = 8;
+    let setup = Setup::new();
+    let bucket = setup.bucket("bucket").await;
+    setup.publish(&bucket, "k", &sized(0)).await.unwrap();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (catalog, bucket) = (Arc::clone(&setup.catalog), bucket.clone());
+            tokio::spawn(async move {
+                for _ in 0..EACH {
+                    loop {
+                        let current = catalog.object(&bucket, &key("k")).await.unwrap();
+                        let condition = WriteCondition::EtagIs(current.etag);
+                        let next = sized(current.size + 1);
+                        match catalog.publish(&bucket, &key("k"), next, condition).await {
+                            Ok(()) => break,
+                            Err(CatalogError::PreconditionFailed) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let last = setup.catalog.object(&bucket, &key("k")).await.unwrap();
+    assert_eq!(last.size, TASKS * EACH);
+    assert_eq!(setup.garbage().await.len() as u64, TASKS * EACH, "each link but the last");
+}
+
+/// Unconditional writes to one key must all succeed, however many meet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hot_key_takes_every_write() {
+    let setup = Setup::new();
+    let bucket = setup.bucket("bucket").await;
+    let tasks: Vec<_> = (0..128)
+        .map(|_| {
+            let (catalog, bucket) = (Arc::clone(&setup.catalog), bucket.clone());
+            tokio::spawn(async move {
+                catalog.publish(&bucket, &key("hot"), object(1), WriteCondition::None).await
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(setup.garbage().await.len(), 127);
+}
+
+/// Puts race with the deletion of their bucket: every put that succeeded is either visible in
+/// a bucket that stands, or the deletion was refused because of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_put_lands_in_a_deleted_bucket() {
+    let setup = Setup::new();
+    for round in 0..24 {
+        let bucket = setup.bucket(&format!("bucket-{round}")).await;
+        let puts: Vec<_> = (0..4)
+            .map(|n| {
+                let (catalog, bucket) = (Arc::clone(&setup.catalog), bucket.clone());
+                tokio::spawn(async move {
+                    let name = key(&format!("k{n}"));
+                    catalog.publish(&bucket, &name, object(1), WriteCondition::None).await
+                })
+            })
+            .collect();
+        let deletion = setup.catalog.delete_bucket(TenantId::ROOT, &bucket.name).await;
+        let mut stored = 0;
+        for put in puts {
+            match put.await.unwrap() {
+                Ok(()) => stored += 1,
+                Err(CatalogError::NoSuchBucket) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let query = ListQuery { limit: 10, ..ListQuery::default() };
+        let listed = setup.catalog.list(&bucket, &query).await.unwrap().objects.len();
+        match deletion {
+            Ok(()) => assert_eq!((stored, listed), (0, 0)),
+            Err(CatalogError::BucketNotEmpty) => assert_eq!(stored, listed),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn sized(size: u64) -> keyway_meta::Object {
+    keyway_meta::Object { size, ..object(1) }
+}

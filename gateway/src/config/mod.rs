@@ -1,0 +1,265 @@
+//! Configuration: one typed tree, parsed once.
+//!
+//! Sources, later ones winning: the defaults below, a TOML file, the environment
+//! (`KEYWAY_LISTEN__ADDRESS` is `listen.address`), flags. Unknown names are refused in all of
+//! them. docs/config.md is generated from these declarations.
+
+mod cluster;
+mod load;
+mod reference;
+mod secret;
+pub(crate) mod settings;
+mod tls;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+pub use load::{ConfigError, Sources};
+pub use reference::reference;
+pub use secret::Secret;
+pub use tls::{Tls, TlsVersion};
+
+use keyway_dataplane::AccessMode;
+use settings::{section, values};
+
+use crate::s3::S3Config;
+
+/// Events from ourselves and what goes wrong below. Not the S3 protocol layer's: it logs every
+/// mistake of a client as an error, and parts of requests with it.
+const LOG_FILTER: &str = "info,s3s=off,opentelemetry=warn,opentelemetry_sdk=warn";
+
+const KIB: usize = 1024;
+const MIB: u64 = 1024 * 1024;
+
+section! {
+    /// Settings outside any section.
+    pub struct Config {
+        /// Directory of everything that `serve` and `node` keep. One process at a time.
+        pub data_dir: PathBuf = PathBuf::from("keyway-data"),
+        /// Where the server listens.
+        pub listen: Listen = Listen::default(),
+        /// What a client may demand of the server.
+        pub limits: Limits = Limits::default(),
+        /// Threads.
+        pub runtime: Runtime = Runtime::default(),
+        /// The S3 protocol.
+        pub s3: S3Config = S3Config::default(),
+        /// The metadata store.
+        pub meta: Meta = Meta::default(),
+        /// The storage node.
+        pub node: Node = Node::default(),
+        /// Gateways and nodes as processes of their own.
+        pub cluster: Cluster = Cluster::default(),
+        /// What runs beside the requests.
+        pub maintenance: Maintenance = Maintenance::default(),
+        /// The root tenant.
+        pub root: Root = Root::default(),
+        /// Logs, metrics and traces.
+        pub telemetry: Telemetry = Telemetry::default(),
+    }
+
+    /// Where the server listens, and how a stop is drained.
+    pub struct Listen {
+        /// Address of the S3 endpoint. Port 0 takes a free one, told in the ready line.
+        pub address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9000)),
+        /// Address of `/healthz`, `/readyz` and `/metrics`: plain HTTP without signatures, so
+        /// keep it where only operators reach it. Unset: on loopback, at the port after the
+        /// S3 endpoint's, or a free one when that is 0.
+        pub admin_address: Option<SocketAddr> = None,
+        /// How the S3 endpoint is secured: `mode = "auto"` (plaintext on a loopback address,
+        /// a generated certificate elsewhere), `"generated"` (a development certificate under
+        /// an authority of the data directory), `"files"` with `cert_file` and `key_file`
+        /// (PEM, reloaded when they change), or `"plaintext"`.
+        pub tls: Tls = Tls::Auto {},
+        /// Lowest TLS version accepted: `"1.3"`, or `"1.2"` for old clients.
+        pub tls_minimum_version: TlsVersion = TlsVersion::V1_3,
+        /// Further names and addresses for the generated certificate. `localhost`, the
+        /// loopback addresses, the listen address and the host's name are always in it.
+        pub tls_names: Vec<String> = Vec::new(),
+        /// How long a stop waits for requests under way.
+        pub drain_timeout_ms: u64 = 30_000,
+    }
+
+    /// What a client may demand of the server.
+    pub struct Limits {
+        /// Connections open at once. Further ones wait in the system's backlog.
+        pub max_connections: NonZeroU32 = non_zero(8192),
+        /// Requests under way at once. Further ones are answered with 503 `SlowDown`.
+        pub max_concurrent_requests: NonZeroU32 = non_zero(1024),
+        /// Bytes of a request's header section. S3 allows 8 KiB; presigned URLs and metadata
+        /// make more than that on the wire.
+        pub header_bytes: usize = 32 * KIB,
+        /// Header fields in a request.
+        pub header_fields: usize = 100,
+        /// How long a connection may take to send a request's header, and to shake hands.
+        pub header_timeout_ms: u64 = 10_000,
+        /// How long a connection may stay open without a request.
+        pub idle_timeout_ms: u64 = 75_000,
+        /// How long a body may stall, in either direction: in so much time spent waiting for
+        /// the client, `body_progress_bytes` must pass.
+        pub body_stall_timeout_ms: u64 = 20_000,
+        /// Bytes that must pass within the stall timeout.
+        pub body_progress_bytes: usize = 16 * KIB,
+        /// Concurrent HTTP/2 streams on a connection.
+        pub http2_streams: NonZeroU32 = non_zero(64),
+    }
+
+    /// Threads.
+    pub struct Runtime {
+        /// Threads that run requests. Unset: one per core.
+        pub worker_threads: Option<usize> = None,
+    }
+
+    /// The embedded metadata store.
+    pub struct Meta {
+        /// Memory for cached pages, in bytes.
+        pub cache_bytes: u64 = 32 * MIB,
+        /// Space left free on the device, in bytes: below it, commits that need space are
+        /// refused and those that give space up still go through.
+        pub reserve_bytes: u64 = 8 * MIB,
+    }
+
+    /// The storage node.
+    pub struct Node {
+        /// The node's id, unique in its cluster.
+        pub id: u32 = 1,
+        /// Transfers under way at once.
+        pub max_transfers: NonZeroUsize = non_zero_usize(256),
+        /// Transfers waiting for their turn. One more is answered with 503.
+        pub max_waiting_transfers: usize = 4096,
+        /// The blob store.
+        pub store: Store = Store::default(),
+    }
+
+    /// The blob store of the node.
+    pub struct Store {
+        /// Engine: `"file"`, or `"memory"`, which forgets everything at the end.
+        pub engine: Engine = Engine::File,
+        /// Where the volumes lie. Unset: `store` in the data directory.
+        pub dir: Option<PathBuf> = None,
+        /// Bytes that the store may use. Unset: of the file system all but a reserve of a
+        /// twentieth (at most 1 GiB); of memory 1 GiB.
+        pub capacity_bytes: Option<u64> = None,
+        /// Size of a new volume file.
+        pub volume_bytes: u64 = 1024 * MIB,
+        /// Memory for the buffers of all transfers: the bound of the data path's memory.
+        pub buffer_bytes: usize = 32 * KIB * KIB,
+        /// Whether I/O goes through an io_uring: `"auto"` where it works, `"require"`, or
+        /// `"off"`.
+        pub io_uring: AccessMode = AccessMode::Auto,
+        /// Whether I/O passes the page cache by (`O_DIRECT`): as above.
+        pub direct_io: AccessMode = AccessMode::Auto,
+        /// Bytes per second that the scrubber verifies; 0 turns it off.
+        pub scrub_bytes_per_second: u64 = 4 * MIB,
+    }
+
+    /// Gateways and nodes as processes of their own, and mutual TLS between them. `keyway
+    /// admin certs` makes the certificates.
+    pub struct Cluster {
+        /// Address that `keyway node` listens on for gateways.
+        pub address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9100)),
+        /// Nodes that `keyway gateway` uses, each `ID=https://HOST:PORT`.
+        pub nodes: Vec<String> = Vec::new(),
+        /// The authority that both sides' certificates come from (PEM).
+        pub authority_file: Option<PathBuf> = None,
+        /// This process's certificate (PEM).
+        pub cert_file: Option<PathBuf> = None,
+        /// Its key (PEM).
+        pub key_file: Option<PathBuf> = None,
+        /// How long a connection to a node may take to be made.
+        pub connect_timeout_ms: u64 = 5_000,
+        /// How long a node may take to begin an answer, and between two frames of it.
+        pub answer_timeout_ms: u64 = 30_000,
+    }
+
+    /// What runs beside the requests: chunks that nothing names are released.
+    pub struct Maintenance {
+        /// Between two looks at the garbage queue.
+        pub reap_period_ms: u64 = 5_000,
+        /// Between two sweeps for chunks that the catalog does not know.
+        pub sweep_period_ms: u64 = 3_600_000,
+        /// How long a chunk must have been stored without being published until it is swept.
+        pub orphan_grace_ms: u64 = 3_600_000,
+        /// How long completing a multipart upload again gets the first answer.
+        pub completion_memory_ms: u64 = 86_400_000,
+    }
+
+    /// The root tenant. Without credentials, they are generated at the first start and shown
+    /// once; with them, they replace those stored.
+    pub struct Root {
+        /// Access key id. Also `KEYWAY_ROOT_ACCESS_KEY`.
+        pub access_key: Option<String> = None,
+        /// Secret key. Also `KEYWAY_ROOT_SECRET_KEY`, which keeps it out of files.
+        pub secret_key: Option<Secret> = None,
+    }
+
+    /// Logs, metrics and traces.
+    pub struct Telemetry {
+        /// Which log events are kept, in the syntax of `RUST_LOG`: `info`,
+        /// `keyway_gateway=debug,warn`.
+        pub log_filter: String = LOG_FILTER.to_owned(),
+        /// Form of the log on standard error: `"pretty"` or `"json"`.
+        pub log_format: LogFormat = LogFormat::Pretty,
+        /// Which requests the access log tells (target `keyway::access`): `"off"`, `"errors"`
+        /// (status 500 and up), or `"all"`.
+        pub access_log: AccessLog = AccessLog::Errors,
+        /// OTLP endpoint (gRPC) for traces, metrics and logs. Also
+        /// `OTEL_EXPORTER_OTLP_ENDPOINT`. Unset: none are exported.
+        pub otlp_endpoint: Option<String> = None,
+        /// Share of requests traced when the client does not decide it by `traceparent`.
+        pub trace_ratio: f64 = 0.01,
+        /// How often metrics are exported by OTLP.
+        pub metrics_interval_ms: u64 = 15_000,
+    }
+}
+
+/// An engine of the blob store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// Files in the data directory.
+    File,
+    /// Memory of the process.
+    Memory,
+}
+
+/// A form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Pretty,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Which requests the access log tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLog {
+    /// None.
+    Off,
+    /// Those that the server failed.
+    Errors,
+    /// All.
+    All,
+}
+
+values! {
+    "`\"file\"` or `\"memory\"`": Engine;
+    "`\"auto\"`, `\"require\"` or `\"off\"`": AccessMode;
+    "`\"pretty\"` or `\"json\"`": LogFormat;
+    "`\"off\"`, `\"errors\"` or `\"all\"`": AccessLog;
+    "table": Tls;
+    "`\"1.3\"` or `\"1.2\"`": TlsVersion;
+    "text, hidden": Option<Secret>;
+}
+
+const fn non_zero(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).expect("defaults are not zero")
+}
+
+const fn non_zero_usize(value: usize) -> NonZeroUsize {
+    NonZeroUsize::new(value).expect("defaults are not zero")
+}

@@ -1,0 +1,182 @@
+//! What runs beside the requests: chunks that nothing names are released.
+//!
+//! [`reaper`] takes what the catalog gave up (overwritten, deleted, aborted) to its node.
+//! [`sweeper`] finds what the catalog never knew: chunks that were durable when their gateway
+//! died before it could publish them. It condemns them in the catalog first, which is the
+//! point from which no publication can come, and leaves the rest to the reaper. Nobody asks
+//! the node to release a chunk in any other way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use keyway_dataplane::TransferError;
+use keyway_meta::{Catalog, CatalogError, UnixMs};
+use keyway_proto::NodeId;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::node::Nodes;
+
+mod reaper;
+mod stats;
+mod sweeper;
+#[cfg(test)]
+mod tests;
+
+pub use reaper::ReapReport;
+pub use stats::MaintenanceStats;
+pub use sweeper::SweepReport;
+
+use stats::Counters;
+use sweeper::Suspects;
+
+/// Rounds are at least this far apart, so that many small wishes become one commit.
+const REST: Duration = Duration::from_millis(200);
+
+/// Completed uploads forgotten by one commit.
+const COMPLETIONS_BATCH: usize = 500;
+
+/// How often, and how cautiously.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaintenanceConfig {
+    /// Between two looks at the garbage queue, when nobody asks for one.
+    pub reap_period_ms: u64,
+    /// Between two sweeps for chunks that the catalog does not know.
+    pub sweep_period_ms: u64,
+    /// How long a chunk must have been stored without being published until it is swept: more
+    /// than any gateway takes from a node's receipt to its own commit.
+    pub orphan_grace_ms: u64,
+    /// How long completing an upload again gets the first answer.
+    pub completion_memory_ms: u64,
+}
+
+impl Default for MaintenanceConfig {
+    fn default() -> Self {
+        Self {
+            reap_period_ms: 5_000,
+            sweep_period_ms: 3_600_000,
+            orphan_grace_ms: 3_600_000,
+            completion_memory_ms: 86_400_000,
+        }
+    }
+}
+
+/// Why a round was cut short. The next one takes up the rest.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum MaintenanceError {
+    /// The catalog's failure.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A node did not tell which chunks it has.
+    #[error("{node} does not list its chunks")]
+    Node {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        #[source]
+        source: TransferError,
+    },
+}
+
+/// Reaper and sweeper of one gateway. In a cluster, one of them suffices; several do no harm.
+pub struct Maintenance {
+    catalog: Arc<Catalog>,
+    nodes: Nodes,
+    config: MaintenanceConfig,
+    wanted: Notify,
+    suspects: Mutex<Suspects>,
+    counters: Counters,
+}
+
+impl Maintenance {
+    /// Maintenance of these nodes' chunks.
+    pub fn new(catalog: Arc<Catalog>, nodes: Nodes, config: MaintenanceConfig) -> Self {
+        Self {
+            catalog,
+            nodes,
+            config,
+            wanted: Notify::new(),
+            suspects: Mutex::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Asks for a round soon: there is garbage, or space is short. Costs next to nothing.
+    pub fn wake(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> MaintenanceStats {
+        self.counters.snapshot()
+    }
+
+    /// Runs until `stop` resolves. Dropping it between two commits leaves nothing undone that
+    /// the next start does not find.
+    pub async fn run(&self, stop: impl Future<Output = ()>) {
+        tokio::pin!(stop);
+        let reap_period = Duration::from_millis(self.config.reap_period_ms).max(REST);
+        let sweep_period = Duration::from_millis(self.config.sweep_period_ms).max(REST);
+        let mut next_sweep = Instant::now() + sweep_period;
+        loop {
+            tokio::select! {
+                () = &mut stop => return,
+                () = self.wanted.notified() => {}
+                () = tokio::time::sleep(reap_period) => {}
+            }
+            let sweep_due = Instant::now() >= next_sweep;
+            if sweep_due {
+                next_sweep = Instant::now() + sweep_period;
+            }
+            tokio::select! {
+                () = &mut stop => return,
+                () = self.round(sweep_due) => {}
+            }
+            tokio::select! {
+                () = &mut stop => return,
+                () = tokio::time::sleep(REST) => {}
+            }
+        }
+    }
+
+    async fn round(&self, sweep: bool) {
+        let now = unix_now();
+        if sweep {
+            self.note("sweeping", self.sweep(now, Instant::now()).await);
+            self.note("forgetting completed uploads", self.forget_completions(now).await);
+        }
+        self.note("reaping", self.reap().await);
+    }
+
+    /// Forgets completed uploads whose answer nobody will ask for again; says how many.
+    ///
+    /// # Errors
+    /// [`MaintenanceError::Catalog`].
+    pub async fn forget_completions(&self, now: UnixMs) -> Result<u64, MaintenanceError> {
+        let before = UnixMs(now.0.saturating_sub(self.config.completion_memory_ms));
+        let mut forgotten = 0;
+        loop {
+            let count = self.catalog.forget_completions(before, COMPLETIONS_BATCH).await?;
+            forgotten += count as u64;
+            self.counters.completions_forgotten.add(count as u64);
+            if count < COMPLETIONS_BATCH {
+                return Ok(forgotten);
+            }
+        }
+    }
+
+    fn note<T>(&self, doing: &'static str, result: Result<T, MaintenanceError>) {
+        if let Err(error) = result {
+            self.counters.failures.add(1);
+            tracing::warn!(%error, doing, "maintenance was cut short");
+        }
+    }
+}
+
+fn unix_now() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,57 @@
+//! What an operator may choose about S3.
+
+use keyway_meta::EtagPolicy;
+use keyway_proto::unit::{MIB, PART_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+
+use crate::config::settings::{section, values};
+
+section! {
+    /// The S3 protocol.
+    pub struct S3Config {
+        /// The region that this server stands for. Any region is accepted in signatures.
+        pub region: String = "us-east-1".to_owned(),
+        /// Host names under which buckets are subdomains (`bucket.s3.example.com`). Requests
+        /// to any other host name carry the bucket in their path.
+        pub base_domains: Vec<String> = Vec::new(),
+        /// How ETags are made in buckets that did not choose: `"md5"`, which some clients
+        /// compare with the bytes, or `"crc64nvme"`, which saves the MD5's CPU time.
+        pub default_etag_policy: DefaultEtagPolicy = DefaultEtagPolicy::Md5,
+        /// Largest body of one PUT or one part, in bytes; at most S3's own 5 GiB.
+        pub put_max_bytes: u64 = PART_BYTES_MAX,
+        /// Largest signed chunk of an `aws-chunked` body, in bytes: it is held in memory until
+        /// its signature has been verified.
+        pub signed_chunk_max_bytes: u64 = 4 * MIB,
+        /// Memory for signed chunks of all requests together, in bytes. Requests beyond it
+        /// wait.
+        pub signed_chunk_budget_bytes: u64 = 32 * MIB,
+        /// Largest XML document in a request, in bytes.
+        pub xml_max_bytes: u64 = 8 * MIB,
+        /// How far a request's clock may be off, in seconds.
+        pub clock_skew_max_s: u32 = 15 * 60,
+    }
+}
+
+values! {
+    "`\"md5\"` or `\"crc64nvme\"`": DefaultEtagPolicy;
+}
+
+/// How ETags are made; the names of `keyway_meta::EtagPolicy` in configuration files and in
+/// the header `x-keyway-etag-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DefaultEtagPolicy {
+    /// The MD5 of the bytes: what older tools compare with.
+    Md5,
+    /// Derived from the CRC64NVME: saves the MD5's CPU time.
+    Crc64nvme,
+}
+
+impl From<DefaultEtagPolicy> for EtagPolicy {
+    fn from(policy: DefaultEtagPolicy) -> Self {
+        match policy {
+            DefaultEtagPolicy::Md5 => Self::Md5,
+            DefaultEtagPolicy::Crc64nvme => Self::Crc64Nvme,
+        }
+    }
+}

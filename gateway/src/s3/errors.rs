@@ -1,0 +1,319 @@
+//! Every failure's S3 code: the one place where causes become answers.
+
+use std::borrow::Cow;
+
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use keyway_dataplane::TransferError;
+use keyway_meta::{CatalogError, MetaError};
+use keyway_proto::InvalidName;
+use s3s::stream::aws_chunked_stream::AwsChunkedStreamError;
+use s3s::stream::upload_stream::UploadStreamError;
+use s3s::{BodySizeLimitExceeded, S3Error, S3ErrorCode};
+
+use super::rdma;
+use super::service::RequestId;
+
+/// Why an operation does not give what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum Failure {
+    /// The catalog refused or failed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The storage node refused or failed.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// A name that breaks S3's rules.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// An extent on a node that this gateway does not know.
+    #[error("the catalog names {0}, which this gateway does not know")]
+    UnknownNode(keyway_proto::NodeId),
+    /// A node whose receipt lacks a digest that the plan asked for.
+    #[error("the node's receipt lacks its {0}")]
+    MissingDigest(keyway_proto::ChecksumKind),
+    /// A condition that asks for the object only if it changed, and it did not.
+    #[error("the object was not modified")]
+    NotModified(Validators),
+    /// A range that covers no byte of the object.
+    #[error("the range covers no byte of the {size} there are")]
+    RangeNotSatisfiable {
+        /// The object's size in bytes.
+        size: u64,
+    },
+    /// A write with an RDMA token, where bytes travel over HTTP alone.
+    #[error("the RDMA transfer was declined")]
+    RdmaDeclined,
+    /// A request that S3 refuses.
+    #[error("{code:?}")]
+    Refused {
+        /// S3's code.
+        code: S3ErrorCode,
+        /// What the client is told; S3's own words for the code without it.
+        message: Option<Cow<'static, str>>,
+    },
+}
+
+/// The headers that a 304 carries.
+#[derive(Debug, Clone)]
+pub(super) struct Validators {
+    /// `ETag`, in quotes.
+    pub(super) etag: HeaderValue,
+    /// `Last-Modified`.
+    pub(super) modified: HeaderValue,
+}
+
+impl Failure {
+    /// A refusal with S3's `code`, told as `message`.
+    pub(super) fn refuse(code: S3ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::Refused { code, message: Some(message.into()) }
+    }
+
+    /// A refusal with S3's own words for `code`.
+    pub(super) fn code(code: S3ErrorCode) -> Self {
+        Self::Refused { code, message: None }
+    }
+
+    /// A feature that this server does not have.
+    pub(super) fn not_implemented(what: &'static str) -> Self {
+        Self::refuse(S3ErrorCode::NotImplemented, what)
+    }
+
+    /// The answer to the client; internal causes are logged under `id` and not told.
+    pub(super) fn answer(self, id: &RequestId) -> S3Error {
+        let mut error = match &self {
+            Self::Catalog(cause) => catalog(cause),
+            Self::Transfer(cause) => transfer(cause),
+            Self::Name(cause) => name(cause),
+            Self::UnknownNode(_) | Self::MissingDigest(_) => {
+                S3Error::new(S3ErrorCode::InternalError)
+            }
+            Self::NotModified(validators) => not_modified(validators),
+            Self::RangeNotSatisfiable { size } => range_not_satisfiable(*size),
+            Self::RdmaDeclined => rdma_declined(),
+            Self::Refused { code, message } => {
+                let mut error = S3Error::new(code.clone());
+                if let Some(message) = message {
+                    error.set_message(message.clone());
+                }
+                error
+            }
+        };
+        if error.code() == &S3ErrorCode::InternalError {
+            tracing::error!(request_id = %id, cause = %self, "internal error");
+        }
+        if error.status_code().is_none() {
+            error.set_status_code(custom_status(error.code()));
+        }
+        error
+    }
+}
+
+fn catalog(cause: &CatalogError) -> S3Error {
+    let code = match cause {
+        CatalogError::NoSuchBucket => S3ErrorCode::NoSuchBucket,
+        CatalogError::BucketExists => S3ErrorCode::BucketAlreadyOwnedByYou,
+        CatalogError::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
+        CatalogError::NoSuchKey => S3ErrorCode::NoSuchKey,
+        CatalogError::NoSuchUpload => S3ErrorCode::NoSuchUpload,
+        CatalogError::InvalidPart(_) => S3ErrorCode::InvalidPart,
+        CatalogError::InvalidPartOrder => S3ErrorCode::InvalidPartOrder,
+        CatalogError::PartTooSmall(_) => S3ErrorCode::EntityTooSmall,
+        CatalogError::TooLarge => S3ErrorCode::EntityTooLarge,
+        CatalogError::PreconditionFailed => S3ErrorCode::PreconditionFailed,
+        CatalogError::ChecksumMismatch => S3ErrorCode::BadDigest,
+        CatalogError::Store(store) => return meta(store),
+        _ => S3ErrorCode::InternalError,
+    };
+    S3Error::new(code)
+}
+
+fn meta(cause: &MetaError) -> S3Error {
+    match cause {
+        MetaError::Conflict => S3Error::new(S3ErrorCode::ConditionalRequestConflict),
+        MetaError::Full => storage_full(),
+        _ => S3Error::new(S3ErrorCode::InternalError),
+    }
+}
+
+fn transfer(cause: &TransferError) -> S3Error {
+    match cause {
+        TransferError::BodyTooShort { .. } | TransferError::BodyTooLong { .. } => {
+            S3Error::new(S3ErrorCode::IncompleteBody)
+        }
+        TransferError::Body(body) => body_failure(&*body.0),
+        TransferError::Full => storage_full(),
+        TransferError::Busy => S3Error::new(S3ErrorCode::SlowDown),
+        TransferError::Unreachable(_) => S3Error::with_message(
+            S3ErrorCode::ServiceUnavailable,
+            "A storage node cannot be reached. Please try again.",
+        ),
+        _ => S3Error::new(S3ErrorCode::InternalError),
+    }
+}
+
+/// The code for a request body that broke. Whatever is not recognised came from the
+/// connection: the client did not send what it announced.
+pub(super) fn body_failure(cause: &(dyn std::error::Error + 'static)) -> S3Error {
+    let mut next = Some(cause);
+    // Bodies are wrapped a handful of times; the bound only guards against a cycle.
+    for _ in 0..16 {
+        let Some(error) = next else { break };
+        if let Some(chunked) = error.downcast_ref::<AwsChunkedStreamError>() {
+            if !matches!(chunked, AwsChunkedStreamError::Underlying(_)) {
+                return S3Error::new(chunked.to_s3_error_code());
+            }
+        } else if let Some(upload) = error.downcast_ref::<UploadStreamError>() {
+            match upload {
+                UploadStreamError::Sha256Mismatch => return payload_hash_mismatch(),
+                UploadStreamError::Underlying(_) => {}
+                other => return S3Error::new(other.to_s3_error_code()),
+            }
+        } else if error.is::<BodySizeLimitExceeded>() {
+            return S3Error::new(S3ErrorCode::EntityTooLarge);
+        } else if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::TimedOut
+        {
+            return S3Error::new(S3ErrorCode::RequestTimeout);
+        }
+        next = error.source();
+    }
+    S3Error::new(S3ErrorCode::IncompleteBody)
+}
+
+/// `XAmzContentSHA256Mismatch`: the body is not the one that was signed.
+pub(super) fn payload_hash_mismatch() -> S3Error {
+    custom(
+        "XAmzContentSHA256Mismatch",
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    )
+}
+
+fn name(cause: &InvalidName) -> S3Error {
+    match cause {
+        InvalidName::Bucket => S3Error::new(S3ErrorCode::InvalidBucketName),
+        InvalidName::KeyTooLong(_) => S3Error::new(S3ErrorCode::KeyTooLongError),
+        _ => S3Error::with_message(S3ErrorCode::InvalidURI, "The object key is empty."),
+    }
+}
+
+fn storage_full() -> S3Error {
+    custom("InsufficientStorage", "There is no space left to store the object.")
+}
+
+fn not_modified(validators: &Validators) -> S3Error {
+    let mut error = S3Error::new(S3ErrorCode::NotModified);
+    let mut headers = HeaderMap::with_capacity(2);
+    headers.insert(ETAG, validators.etag.clone());
+    headers.insert(LAST_MODIFIED, validators.modified.clone());
+    error.set_headers(headers);
+    error
+}
+
+fn range_not_satisfiable(size: u64) -> S3Error {
+    let mut error = S3Error::new(S3ErrorCode::InvalidRange);
+    if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
+        error.set_headers(beside_xml(CONTENT_RANGE, value));
+    }
+    error
+}
+
+/// An error whose code is not in the crate's table.
+pub(super) fn custom(code: &'static str, message: &'static str) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+    error.set_status_code(custom_status(error.code()));
+    error
+}
+
+fn custom_status(code: &S3ErrorCode) -> StatusCode {
+    match code.as_str() {
+        "InsufficientStorage" => StatusCode::INSUFFICIENT_STORAGE,
+        "InvalidPartNumber" => StatusCode::RANGE_NOT_SATISFIABLE,
+        "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
+        "RDMANotSupported" => StatusCode::NOT_IMPLEMENTED,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+fn rdma_declined() -> S3Error {
+    let mut error =
+        custom("RDMANotSupported", "The transfer cannot use RDMA. Send the body over HTTP.");
+    error.set_headers(beside_xml(rdma::REPLY, rdma::DECLINED));
+    error
+}
+
+/// An error's headers replace all others, the type of its body included.
+fn beside_xml(name: HeaderName, value: HeaderValue) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(2);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    headers.insert(name, value);
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use keyway_dataplane::node::BodyError;
+
+    use super::*;
+
+    fn answered(failure: impl Into<Failure>) -> (String, u16) {
+        let error = failure.into().answer(&RequestId::generate());
+        let status = error.status_code().expect("every answer has a status");
+        (error.code().as_str().to_owned(), status.as_u16())
+    }
+
+    /// Goal: no cause reaches the client as a 500 but those that are the server's fault.
+    #[test]
+    fn causes_have_their_codes() {
+        let broken = |error: Box<dyn std::error::Error + Send + Sync>| {
+            TransferError::Body(BodyError(Arc::from(error)))
+        };
+        for (failure, code, status) in [
+            (Failure::from(CatalogError::NoSuchBucket), "NoSuchBucket", 404),
+            (CatalogError::BucketExists.into(), "BucketAlreadyOwnedByYou", 409),
+            (CatalogError::BucketNotEmpty.into(), "BucketNotEmpty", 409),
+            (CatalogError::NoSuchKey.into(), "NoSuchKey", 404),
+            (CatalogError::NoSuchUpload.into(), "NoSuchUpload", 404),
+            (CatalogError::InvalidPart(3).into(), "InvalidPart", 400),
+            (CatalogError::InvalidPartOrder.into(), "InvalidPartOrder", 400),
+            (CatalogError::PartTooSmall(1).into(), "EntityTooSmall", 400),
+            (CatalogError::TooLarge.into(), "EntityTooLarge", 400),
+            (CatalogError::PreconditionFailed.into(), "PreconditionFailed", 412),
+            (CatalogError::ChecksumMismatch.into(), "BadDigest", 400),
+            (CatalogError::Store(MetaError::Full).into(), "InsufficientStorage", 507),
+            (CatalogError::Store(MetaError::Damaged("x")).into(), "InternalError", 500),
+            (TransferError::Full.into(), "InsufficientStorage", 507),
+            (TransferError::Busy.into(), "SlowDown", 503),
+            (TransferError::Unreachable("gone".into()).into(), "ServiceUnavailable", 503),
+            (TransferError::BodyTooLong { expected: 1 }.into(), "IncompleteBody", 400),
+            (broken("reset".into()).into(), "IncompleteBody", 400),
+            (
+                broken(Box::new(UploadStreamError::Sha256Mismatch)).into(),
+                "XAmzContentSHA256Mismatch",
+                400,
+            ),
+            (
+                broken(Box::new(AwsChunkedStreamError::SignatureMismatch)).into(),
+                "SignatureDoesNotMatch",
+                403,
+            ),
+            (
+                broken(Box::new(AwsChunkedStreamError::Underlying(Box::new(
+                    AwsChunkedStreamError::ChunkMetaTooLarge(2, 1),
+                ))))
+                .into(),
+                "EntityTooLarge",
+                400,
+            ),
+            (InvalidName::Bucket.into(), "InvalidBucketName", 400),
+            (InvalidName::KeyTooLong(1025).into(), "KeyTooLongError", 400),
+            (Failure::RangeNotSatisfiable { size: 3 }, "InvalidRange", 416),
+            (Failure::UnknownNode(keyway_proto::NodeId(9)), "InternalError", 500),
+        ] {
+            assert_eq!(answered(failure), (code.to_owned(), status));
+        }
+    }
+}

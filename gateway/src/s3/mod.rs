@@ -1,0 +1,95 @@
+//! S3 over the catalog and the storage nodes.
+//!
+//! The `s3s` crate speaks the protocol (routing, XML, signatures; see
+//! docs/decisions/0001-s3s.md); the semantics are ours. A request passes:
+//!
+//! | step | where |
+//! |---|---|
+//! | request id, refusals that need S3's own words, XML bodies checked | [`mod@service`], `envelope` |
+//! | bucket from host or path, signature, principal | `host`, `access` |
+//! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
+//! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
+//! | object bytes | `body`, `store` |
+//! | every failure's code | `errors` |
+//!
+//! [`service()`] gives the tower service that a server mounts.
+
+mod access;
+mod answer;
+mod body;
+mod buckets;
+mod checksums;
+mod conditions;
+pub mod config;
+mod copy;
+mod delete;
+mod envelope;
+mod errors;
+mod etag;
+mod get;
+mod headers;
+mod host;
+mod lenient;
+mod list;
+mod multipart;
+mod operations;
+mod page;
+mod probes;
+mod put;
+mod ranges;
+mod rdma;
+mod resolve;
+pub mod service;
+mod store;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use keyway_auth::CredentialStore;
+use keyway_meta::{Catalog, EtagPolicy, UnixMs};
+
+use crate::node::Nodes;
+
+pub use config::S3Config;
+pub use service::{InvalidConfig, RequestId, S3HttpService, service};
+
+/// What the operations stand on.
+#[derive(Clone)]
+pub struct S3State {
+    /// What exists.
+    pub catalog: Arc<Catalog>,
+    /// Where the bytes are.
+    pub nodes: Nodes,
+    /// Who may sign.
+    pub credentials: Arc<dyn CredentialStore>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Tells the time of day.
+pub trait Clock: Send + Sync + 'static {
+    /// Now.
+    fn now(&self) -> UnixMs;
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> UnixMs {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The state and the settings, as the operations use them.
+struct Core {
+    catalog: Arc<Catalog>,
+    nodes: Nodes,
+    clock: Arc<dyn Clock>,
+    region: String,
+    default_etag: EtagPolicy,
+    put_max_bytes: u64,
+    signed_chunks: store::SignedChunks,
+}

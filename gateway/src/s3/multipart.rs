@@ -1,0 +1,444 @@
+//! Multipart uploads: create, upload part, complete, abort, and their listings.
+
+use keyway_meta::catalog::{NamedPart, UploadPage};
+use keyway_meta::{Bucket, ChecksumType, Part, Upload};
+use keyway_proto::{Checksum, ChecksumKind, Digests, UploadId};
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Request, S3Response};
+
+use super::access::caller;
+use super::checksums::{self, Declared, Told};
+use super::conditions::{self, write_condition};
+use super::errors::Failure;
+use super::headers::{self, object_headers};
+use super::page::{self, Encoding};
+use super::{Core, etag, get, list, rdma, resolve, store};
+
+/// CreateMultipartUpload.
+pub(super) async fn create(
+    core: &Core,
+    mut request: S3Request<CreateMultipartUploadInput>,
+) -> Result<S3Response<CreateMultipartUploadOutput>, Failure> {
+    headers::refuse_unsupported(&request.headers)?;
+    let caller = caller(&request.extensions)?;
+    let input = &mut request.input;
+    let key = resolve::key(&input.key)?;
+    let checksum =
+        chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
+    let headers = object_headers!(input)?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let id = UploadId::generate();
+    let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
+    core.catalog.create_upload(&bucket, upload).await?;
+    Ok(S3Response::new(CreateMultipartUploadOutput {
+        bucket: Some(bucket.name.to_string()),
+        key: Some(key.to_string()),
+        upload_id: Some(id.to_string()),
+        checksum_algorithm: checksum.map(|(kind, _)| checksums::algorithm_name(kind)),
+        checksum_type: checksum.map(|(_, of)| checksums::type_name(of)),
+        ..CreateMultipartUploadOutput::default()
+    }))
+}
+
+/// UploadPart: as PutObject, but what it makes visible is a part.
+pub(super) async fn upload_part(
+    core: &Core,
+    mut request: S3Request<UploadPartInput>,
+) -> Result<S3Response<UploadPartOutput>, Failure> {
+    rdma::decline_put(&request.headers)?;
+    headers::refuse_unsupported(&request.headers)?;
+    let caller = caller(&request.extensions)?;
+    let input = &mut request.input;
+    let key = resolve::key(&input.key)?;
+    let number = get::check_part_number(input.part_number)?;
+    let id = upload_id(&input.upload_id)?;
+    let declared = Declared::from_headers(&request.headers)?;
+    let length = store::announced_length(core, input.content_length)?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let upload = core.catalog.upload(&bucket, &key, id).await?;
+    let kind = part_kind(&upload, declared.kind())?;
+
+    let policy = bucket.settings.etag;
+    let digests = etag::digests(policy).union(declared.digests());
+    let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
+    let room = core.signed_chunks.room(&request.headers, length).await;
+    let body = store::intake(input.body.take(), length);
+    let stored = store::store(core, caller.tenant, length, digests, body).await?;
+    drop(room);
+    if let Err(failure) = declared.verify(&stored.digests, request.trailing_headers.as_ref()) {
+        stored.release().await;
+        return Err(failure);
+    }
+
+    let tag = etag::etag(policy, &stored.digests, length)?;
+    let told = match kind {
+        Some(kind) => Told::part(Some(&etag::required(&stored.digests, kind)?)),
+        None => Told::part(stored.digests.value(ChecksumKind::Crc64Nvme)),
+    };
+    let part = Part {
+        number,
+        size: length,
+        etag: tag.clone(),
+        modified: core.clock.now(),
+        checksums: part_checksums(&stored.digests),
+        extents: stored.extents(),
+    };
+    let kept = stored.keep();
+    kept.settle(core.catalog.publish_part(&bucket, &key, id, part).await).await?;
+    Ok(S3Response::new(UploadPartOutput {
+        e_tag: Some(ETag::Strong(tag)),
+        checksum_crc32: told.crc32,
+        checksum_crc32c: told.crc32c,
+        checksum_crc64nvme: told.crc64nvme,
+        checksum_sha1: told.sha1,
+        checksum_sha256: told.sha256,
+        ..UploadPartOutput::default()
+    }))
+}
+
+/// CompleteMultipartUpload.
+pub(super) async fn complete(
+    core: &Core,
+    request: S3Request<CompleteMultipartUploadInput>,
+) -> Result<S3Response<CompleteMultipartUploadOutput>, Failure> {
+    let caller = caller(&request.extensions)?;
+    let input = &request.input;
+    let key = resolve::key(&input.key)?;
+    let id = upload_id(&input.upload_id)?;
+    let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let named = named_parts(input.multipart_upload.as_ref())?;
+    let claimed = claimed_checksum(input)?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    if let Some(expected) = input.mpu_object_size {
+        check_size(core, &bucket, &key, id, &named, expected).await?;
+    }
+    check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
+    let object = core
+        .catalog
+        .complete_upload(&bucket, &key, id, &named, claimed, condition, core.clock.now())
+        .await?;
+    let told = Told::object(object.checksum.as_ref(), object.parts.len());
+    Ok(S3Response::new(CompleteMultipartUploadOutput {
+        bucket: Some(bucket.name.to_string()),
+        key: Some(key.to_string()),
+        location: Some(format!("/{}/{}", bucket.name, Encoding::Url.text(&key))),
+        e_tag: Some(ETag::Strong(object.etag)),
+        checksum_crc32: told.crc32,
+        checksum_crc32c: told.crc32c,
+        checksum_crc64nvme: told.crc64nvme,
+        checksum_sha1: told.sha1,
+        checksum_sha256: told.sha256,
+        checksum_type: told.kind,
+        ..CompleteMultipartUploadOutput::default()
+    }))
+}
+
+/// AbortMultipartUpload.
+pub(super) async fn abort(
+    core: &Core,
+    request: S3Request<AbortMultipartUploadInput>,
+) -> Result<S3Response<AbortMultipartUploadOutput>, Failure> {
+    let input = &request.input;
+    let key = resolve::key(&input.key)?;
+    let id = upload_id(&input.upload_id)?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    core.catalog.abort_upload(&bucket, &key, id).await?;
+    Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+}
+
+/// ListParts.
+pub(super) async fn list_parts(
+    core: &Core,
+    request: S3Request<ListPartsInput>,
+) -> Result<S3Response<ListPartsOutput>, Failure> {
+    let input = &request.input;
+    let key = resolve::key(&input.key)?;
+    let id = upload_id(&input.upload_id)?;
+    let limit = page::limit("max-parts", input.max_parts)?;
+    let marker = input.part_number_marker.unwrap_or(0);
+    let after = u16::try_from(marker).map_err(|_| page::out_of_bounds("part-number-marker"))?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let upload = core.catalog.upload(&bucket, &key, id).await?;
+    let page = core.catalog.parts(&bucket, &key, id, after, limit).await?;
+    let kind = upload.checksum.map(|(kind, _)| kind);
+    let id = resolve::owner_id(bucket.tenant);
+    Ok(S3Response::new(ListPartsOutput {
+        bucket: Some(bucket.name.to_string()),
+        key: Some(key.to_string()),
+        upload_id: Some(upload.id.to_string()),
+        checksum_algorithm: kind.map(checksums::algorithm_name),
+        checksum_type: upload.checksum.map(|(_, of)| checksums::type_name(of)),
+        owner: Some(Owner { display_name: None, id: Some(id.clone()) }),
+        initiator: Some(Initiator { display_name: None, id: Some(id) }),
+        storage_class: Some(class(upload.headers.storage_class)),
+        part_number_marker: Some(marker),
+        next_part_number_marker: page.next.map(i32::from),
+        max_parts: Some(page::told(limit)),
+        is_truncated: Some(page.next.is_some()),
+        parts: Some(page.parts.iter().map(|part| listed_part(part, kind)).collect()),
+        ..ListPartsOutput::default()
+    }))
+}
+
+fn listed_part(part: &Part, kind: Option<ChecksumKind>) -> s3s::dto::Part {
+    let of_kind = kind.and_then(|kind| part.checksums.iter().find(|c| c.kind() == kind));
+    let told = Told::part(of_kind);
+    s3s::dto::Part {
+        part_number: Some(i32::from(part.number)),
+        size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
+        e_tag: Some(ETag::Strong(part.etag.clone())),
+        last_modified: Some(conditions::timestamp(part.modified)),
+        checksum_crc32: told.crc32,
+        checksum_crc32c: told.crc32c,
+        checksum_crc64nvme: told.crc64nvme,
+        checksum_sha1: told.sha1,
+        checksum_sha256: told.sha256,
+        ..s3s::dto::Part::default()
+    }
+}
+
+/// ListMultipartUploads.
+pub(super) async fn list_uploads(
+    core: &Core,
+    request: S3Request<ListMultipartUploadsInput>,
+) -> Result<S3Response<ListMultipartUploadsOutput>, Failure> {
+    let input = &request.input;
+    let encoding = Encoding::parse(input.encoding_type.as_ref())?;
+    let limit = page::limit("max-uploads", input.max_uploads)?;
+    let key_marker = input.key_marker.clone().unwrap_or_default();
+    // S3 ignores an upload marker without a key marker.
+    let id_marker = match input.upload_id_marker.as_deref() {
+        Some(text) if !key_marker.is_empty() && !text.is_empty() => {
+            Some(text.parse().map_err(|_| page::out_of_bounds("upload-id-marker"))?)
+        }
+        _ => None,
+    };
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+    let query = list::query(input.prefix.as_deref(), input.delimiter.as_deref(), key_marker, limit);
+    let page = match limit {
+        0 => UploadPage::default(),
+        _ => core.catalog.uploads(&bucket, &query, id_marker).await?,
+    };
+    let id = resolve::owner_id(bucket.tenant);
+    let next_upload = page.next.as_ref().and_then(|(_, id)| id.map(|id| id.to_string()));
+    Ok(S3Response::new(ListMultipartUploadsOutput {
+        bucket: Some(bucket.name.to_string()),
+        prefix: Some(encoding.text(&query.prefix)),
+        delimiter: list::named(encoding, input.delimiter.as_deref()),
+        key_marker: Some(encoding.text(&query.after)),
+        upload_id_marker: Some(id_marker.map(|id: UploadId| id.to_string()).unwrap_or_default()),
+        next_key_marker: page.next.as_ref().map(|(key, _)| encoding.text(key)),
+        next_upload_id_marker: next_upload,
+        max_uploads: Some(page::told(limit)),
+        is_truncated: Some(page.next.is_some()),
+        common_prefixes: Some(list::prefixes(encoding, &page.common_prefixes)),
+        uploads: Some(
+            page.uploads.into_iter().map(|upload| listed_upload(encoding, upload, &id)).collect(),
+        ),
+        encoding_type: encoding.name(),
+        request_charged: None,
+    }))
+}
+
+fn listed_upload(encoding: Encoding, upload: Upload, owner: &str) -> MultipartUpload {
+    MultipartUpload {
+        key: Some(encoding.text(&upload.key)),
+        upload_id: Some(upload.id.to_string()),
+        initiated: Some(conditions::timestamp(upload.initiated)),
+        checksum_algorithm: upload.checksum.map(|(kind, _)| checksums::algorithm_name(kind)),
+        checksum_type: upload.checksum.map(|(_, of)| checksums::type_name(of)),
+        owner: Some(Owner { display_name: None, id: Some(owner.to_owned()) }),
+        initiator: Some(Initiator { display_name: None, id: Some(owner.to_owned()) }),
+        storage_class: Some(class(upload.headers.storage_class)),
+    }
+}
+
+/// The id in a request. What is no id names no upload.
+///
+/// # Errors
+/// `NoSuchUpload`.
+pub(super) fn upload_id(text: &str) -> Result<UploadId, Failure> {
+    // One form alone is ours, though the parser knows several of the same id.
+    text.parse()
+        .ok()
+        .filter(|id: &UploadId| id.to_string() == text)
+        .ok_or_else(|| Failure::code(S3ErrorCode::NoSuchUpload))
+}
+
+/// The checksums to keep of a part: all but the MD5, which its ETag has.
+pub(super) fn part_checksums(digests: &Digests) -> Vec<Checksum> {
+    digests.iter().filter(|digest| digest.kind() != ChecksumKind::Md5).copied().collect()
+}
+
+fn class(given: Option<String>) -> StorageClass {
+    given.map_or(StorageClass::from_static(StorageClass::STANDARD), StorageClass::from)
+}
+
+/// The checksum that an upload is created with; S3's table of what goes together.
+fn chosen_checksum(
+    algorithm: Option<&ChecksumAlgorithm>,
+    of: Option<&s3s::dto::ChecksumType>,
+) -> Result<Option<(ChecksumKind, ChecksumType)>, Failure> {
+    let Some(algorithm) = algorithm else {
+        return match of {
+            None => Ok(None),
+            Some(_) => Err(Failure::refuse(
+                S3ErrorCode::InvalidRequest,
+                "The x-amz-checksum-type header can only be used with the \
+                 x-amz-checksum-algorithm header.",
+            )),
+        };
+    };
+    let kind =
+        checksums::kind_by_name(algorithm.as_str()).ok_or_else(checksums::unknown_algorithm)?;
+    let default = match kind {
+        ChecksumKind::Crc64Nvme => ChecksumType::FullObject,
+        _ => ChecksumType::Composite,
+    };
+    let of = match of.map(s3s::dto::ChecksumType::as_str) {
+        None => default,
+        Some(s3s::dto::ChecksumType::FULL_OBJECT) => ChecksumType::FullObject,
+        Some(s3s::dto::ChecksumType::COMPOSITE) => ChecksumType::Composite,
+        Some(_) => {
+            return Err(Failure::refuse(
+                S3ErrorCode::InvalidRequest,
+                "Value for x-amz-checksum-type header is invalid.",
+            ));
+        }
+    };
+    let possible = match of {
+        ChecksumType::FullObject => kind.combines(),
+        ChecksumType::Composite => kind != ChecksumKind::Crc64Nvme,
+    };
+    if !possible {
+        return Err(Failure::refuse(
+            S3ErrorCode::InvalidRequest,
+            format!("The {of:?} checksum type cannot be used with the {kind} checksum algorithm."),
+        ));
+    }
+    Ok(Some((kind, of)))
+}
+
+/// The kind that is kept and told of a part: the upload's, else the client's.
+fn part_kind(
+    upload: &Upload,
+    declared: Option<ChecksumKind>,
+) -> Result<Option<ChecksumKind>, Failure> {
+    match (upload.checksum, declared) {
+        (Some((expected, _)), Some(given)) if expected != given => Err(Failure::refuse(
+            S3ErrorCode::InvalidRequest,
+            format!(
+                "Checksum Type mismatch occurred, expected checksum Type: {expected}, actual \
+                 checksum Type: {given}"
+            ),
+        )),
+        (Some((expected, _)), _) => Ok(Some(expected)),
+        (None, declared) => Ok(declared),
+    }
+}
+
+fn named_parts(document: Option<&CompletedMultipartUpload>) -> Result<Vec<NamedPart>, Failure> {
+    let parts = document.and_then(|document| document.parts.as_deref()).unwrap_or_default();
+    let most = usize::from(keyway_proto::unit::PART_NUMBER_MAX);
+    if parts.is_empty() || parts.len() > most {
+        return Err(Failure::code(S3ErrorCode::MalformedXML));
+    }
+    parts.iter().map(named_part).collect()
+}
+
+fn named_part(part: &CompletedPart) -> Result<NamedPart, Failure> {
+    let malformed = || Failure::code(S3ErrorCode::MalformedXML);
+    let number = get::check_part_number(part.part_number.ok_or_else(malformed)?)?;
+    let etag = part.e_tag.as_ref().ok_or_else(malformed)?.value().to_owned();
+    let given = [
+        (ChecksumKind::Crc32, &part.checksum_crc32),
+        (ChecksumKind::Crc32c, &part.checksum_crc32c),
+        (ChecksumKind::Crc64Nvme, &part.checksum_crc64nvme),
+        (ChecksumKind::Sha1, &part.checksum_sha1),
+        (ChecksumKind::Sha256, &part.checksum_sha256),
+    ];
+    let mut checksum = None;
+    for (kind, text) in given {
+        let Some(text) = text else { continue };
+        let value = Checksum::from_base64(kind, text).ok_or_else(malformed)?;
+        if checksum.replace(value).is_some() {
+            return Err(malformed());
+        }
+    }
+    Ok(NamedPart { number, etag, checksum })
+}
+
+/// The checksum that the client gives for the whole; a composite one may carry `-N`.
+fn claimed_checksum(input: &CompleteMultipartUploadInput) -> Result<Option<Checksum>, Failure> {
+    let given = [
+        (ChecksumKind::Crc32, &input.checksum_crc32),
+        (ChecksumKind::Crc32c, &input.checksum_crc32c),
+        (ChecksumKind::Crc64Nvme, &input.checksum_crc64nvme),
+        (ChecksumKind::Sha1, &input.checksum_sha1),
+        (ChecksumKind::Sha256, &input.checksum_sha256),
+    ];
+    let mut given = given.into_iter().filter_map(|(kind, text)| text.as_ref().map(|t| (kind, t)));
+    let Some((kind, text)) = given.next() else { return Ok(None) };
+    let value = text.split_once('-').map_or(text.as_str(), |(value, _)| value);
+    match (Checksum::from_base64(kind, value), given.next()) {
+        (Some(checksum), None) => Ok(Some(checksum)),
+        _ => Err(Failure::refuse(
+            S3ErrorCode::InvalidRequest,
+            format!("Value for {} header is invalid.", checksums::header_of(kind)),
+        )),
+    }
+}
+
+/// Compares `x-amz-mp-object-size` with the sizes of the parts named.
+async fn check_size(
+    core: &Core,
+    bucket: &Bucket,
+    key: &keyway_proto::ObjectKey,
+    id: UploadId,
+    named: &[NamedPart],
+    expected: i64,
+) -> Result<(), Failure> {
+    let most = usize::from(keyway_proto::unit::PART_NUMBER_MAX);
+    let page = core.catalog.parts(bucket, key, id, 0, most).await?;
+    let is_named = |number: u16| named.iter().any(|part| part.number == number);
+    let size: u64 =
+        page.parts.iter().filter(|part| is_named(part.number)).map(|part| part.size).sum();
+    if u64::try_from(expected) == Ok(size) {
+        return Ok(());
+    }
+    Err(Failure::refuse(
+        S3ErrorCode::InvalidRequest,
+        format!(
+            "The provided 'x-amz-mp-object-size' header value {expected} does not match what was \
+             computed: {size}"
+        ),
+    ))
+}
+
+/// Compares `x-amz-checksum-type` with the type that the upload was created with.
+async fn check_type(
+    core: &Core,
+    bucket: &Bucket,
+    key: &keyway_proto::ObjectKey,
+    id: UploadId,
+    given: Option<&s3s::dto::ChecksumType>,
+) -> Result<(), Failure> {
+    let Some(given) = given else { return Ok(()) };
+    // Completing again finds no upload any more; its type was checked the first time.
+    let Ok(upload) = core.catalog.upload(bucket, key, id).await else { return Ok(()) };
+    let (_, of) = upload.checksum.unwrap_or((ChecksumKind::Crc64Nvme, ChecksumType::FullObject));
+    if *given == checksums::type_name(of) {
+        return Ok(());
+    }
+    Err(Failure::refuse(
+        S3ErrorCode::InvalidRequest,
+        "The upload was created with another checksum type. The complete request must include \
+         the same checksum type.",
+    ))
+}

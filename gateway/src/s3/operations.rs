@@ -1,0 +1,77 @@
+//! The protocol layer's trait, operation by operation: one line each.
+
+use std::sync::Arc;
+
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result};
+
+use super::service::RequestId;
+use super::{Core, buckets, copy, delete, get, list, multipart, probes, put};
+
+/// The operations of this server. Those not named here answer `NotImplemented`.
+pub(super) struct Operations(pub(super) Arc<Core>);
+
+macro_rules! operations {
+    ($($method:ident: $input:ident => $output:ident = $family:ident::$function:ident;)*) => {
+        #[async_trait::async_trait]
+        impl S3 for Operations {
+            $(
+                async fn $method(
+                    &self,
+                    request: S3Request<$input>,
+                ) -> S3Result<S3Response<$output>> {
+                    let id = request.extensions.get::<RequestId>().cloned();
+                    let result = $family::$function(&self.0, request).await;
+                    result.map_err(|failure| {
+                        failure.answer(&id.unwrap_or_else(RequestId::generate))
+                    })
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    create_bucket: CreateBucketInput => CreateBucketOutput = buckets::create_bucket;
+    head_bucket: HeadBucketInput => HeadBucketOutput = buckets::head_bucket;
+    list_buckets: ListBucketsInput => ListBucketsOutput = buckets::list_buckets;
+    delete_bucket: DeleteBucketInput => DeleteBucketOutput = buckets::delete_bucket;
+    get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput
+        = buckets::get_bucket_location;
+
+    put_object: PutObjectInput => PutObjectOutput = put::put_object;
+    get_object: GetObjectInput => GetObjectOutput = get::get_object;
+    head_object: HeadObjectInput => HeadObjectOutput = get::head_object;
+    copy_object: CopyObjectInput => CopyObjectOutput = copy::copy_object;
+    delete_object: DeleteObjectInput => DeleteObjectOutput = delete::delete_object;
+    delete_objects: DeleteObjectsInput => DeleteObjectsOutput = delete::delete_objects;
+    list_objects: ListObjectsInput => ListObjectsOutput = list::list_objects;
+    list_objects_v2: ListObjectsV2Input => ListObjectsV2Output = list::list_objects_v2;
+
+    create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput
+        = multipart::create;
+    upload_part: UploadPartInput => UploadPartOutput = multipart::upload_part;
+    upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput = copy::upload_part_copy;
+    complete_multipart_upload: CompleteMultipartUploadInput => CompleteMultipartUploadOutput
+        = multipart::complete;
+    abort_multipart_upload: AbortMultipartUploadInput => AbortMultipartUploadOutput
+        = multipart::abort;
+    list_parts: ListPartsInput => ListPartsOutput = multipart::list_parts;
+    list_multipart_uploads: ListMultipartUploadsInput => ListMultipartUploadsOutput
+        = multipart::list_uploads;
+
+    get_bucket_versioning: GetBucketVersioningInput => GetBucketVersioningOutput
+        = probes::get_bucket_versioning;
+    get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = probes::get_bucket_acl;
+    get_object_acl: GetObjectAclInput => GetObjectAclOutput = probes::get_object_acl;
+    get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput = probes::get_bucket_policy;
+    get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = probes::get_bucket_cors;
+    get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput
+        = probes::get_bucket_tagging;
+    get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput
+        => GetBucketLifecycleConfigurationOutput = probes::get_bucket_lifecycle;
+    get_object_lock_configuration: GetObjectLockConfigurationInput
+        => GetObjectLockConfigurationOutput = probes::get_object_lock;
+    get_object_tagging: GetObjectTaggingInput => GetObjectTaggingOutput
+        = probes::get_object_tagging;
+}

@@ -1,0 +1,73 @@
+//! PutObject.
+
+use keyway_meta::{ChecksumType, Object, ObjectChecksum};
+use keyway_proto::{ChecksumKind, VersionId};
+use s3s::dto::{ETag, PutObjectInput, PutObjectOutput};
+use s3s::{S3Request, S3Response};
+
+use super::access::caller;
+use super::checksums::{Declared, Told};
+use super::conditions::write_condition;
+use super::errors::Failure;
+use super::headers::{self, object_headers};
+use super::{Core, etag, rdma, resolve, store};
+
+/// PutObject: everything is checked before the one commit that makes the object visible.
+pub(super) async fn put_object(
+    core: &Core,
+    mut request: S3Request<PutObjectInput>,
+) -> Result<S3Response<PutObjectOutput>, Failure> {
+    rdma::decline_put(&request.headers)?;
+    headers::refuse_unsupported(&request.headers)?;
+    let caller = caller(&request.extensions)?;
+    let input = &mut request.input;
+    let key = resolve::key(&input.key)?;
+    let declared = Declared::from_headers(&request.headers)?;
+    let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let length = store::announced_length(core, input.content_length)?;
+    let object_headers = object_headers!(input)?;
+    let owner = input.expected_bucket_owner.as_deref();
+    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+
+    let policy = bucket.settings.etag;
+    let digests = etag::digests(policy).union(declared.digests());
+    let room = core.signed_chunks.room(&request.headers, length).await;
+    let body = store::intake(input.body.take(), length);
+    let stored = store::store(core, caller.tenant, length, digests, body).await?;
+    drop(room);
+    if let Err(failure) = declared.verify(&stored.digests, request.trailing_headers.as_ref()) {
+        stored.release().await;
+        return Err(failure);
+    }
+
+    let kind = declared.kind().unwrap_or(ChecksumKind::Crc64Nvme);
+    let checksum = ObjectChecksum {
+        value: etag::required(&stored.digests, kind)?,
+        kind: ChecksumType::FullObject,
+    };
+    let tag = etag::etag(policy, &stored.digests, length)?;
+    let told = Told::object(Some(&checksum), 0);
+    let object = Object {
+        version: VersionId::generate(),
+        size: length,
+        modified: core.clock.now(),
+        etag: tag.clone(),
+        checksum: Some(checksum),
+        headers: object_headers,
+        parts: Vec::new(),
+        extents: stored.extents(),
+    };
+    let kept = stored.keep();
+    kept.settle(core.catalog.publish(&bucket, &key, object, condition).await).await?;
+
+    Ok(S3Response::new(PutObjectOutput {
+        e_tag: Some(ETag::Strong(tag)),
+        checksum_crc32: told.crc32,
+        checksum_crc32c: told.crc32c,
+        checksum_crc64nvme: told.crc64nvme,
+        checksum_sha1: told.sha1,
+        checksum_sha256: told.sha256,
+        checksum_type: told.kind,
+        ..PutObjectOutput::default()
+    }))
+}

@@ -1,0 +1,93 @@
+//! From the names in a request to what the catalog holds.
+
+use std::str::FromStr;
+
+use keyway_auth::Principal;
+use keyway_meta::Bucket;
+use keyway_proto::{BucketName, ObjectKey, TenantId};
+use s3s::S3ErrorCode;
+
+use super::Core;
+use super::errors::Failure;
+
+/// The caller's bucket of this name.
+///
+/// # Errors
+/// `InvalidBucketName`, `NoSuchBucket`, and `AccessDenied` when the client expects another
+/// owner.
+pub(super) async fn bucket(
+    core: &Core,
+    caller: &Principal,
+    name: &str,
+    expected_owner: Option<&str>,
+) -> Result<Bucket, Failure> {
+    let name = BucketName::from_str(name)?;
+    if expected_owner.is_some_and(|owner| !is_owner(caller.tenant, owner)) {
+        return Err(Failure::code(S3ErrorCode::AccessDenied));
+    }
+    Ok(core.catalog.bucket(caller.tenant, &name).await?)
+}
+
+/// The object key, byte for byte.
+///
+/// # Errors
+/// `KeyTooLongError`, and `InvalidArgument` for control characters: S3's XML cannot name them.
+pub(super) fn key(text: &str) -> Result<ObjectKey, Failure> {
+    let representable = |c: char| c >= ' ' || matches!(c, '\t' | '\n' | '\r');
+    if !text.chars().all(representable) {
+        return Err(Failure::refuse(
+            S3ErrorCode::InvalidArgument,
+            "Object keys cannot contain control characters.",
+        ));
+    }
+    Ok(ObjectKey::from_str(text)?)
+}
+
+/// The one version that an object of an unversioned bucket has is named `null`.
+///
+/// # Errors
+/// `InvalidArgument` for any other.
+pub(super) fn null_version(id: Option<&str>) -> Result<(), Failure> {
+    match id {
+        None | Some("null") => Ok(()),
+        Some(_) => {
+            Err(Failure::refuse(S3ErrorCode::InvalidArgument, "Invalid version id specified"))
+        }
+    }
+}
+
+/// The canonical id under which a tenant owns what it owns: 64 hexadecimal digits.
+pub(super) fn owner_id(tenant: TenantId) -> String {
+    format!("{:064x}", tenant.0)
+}
+
+/// The 12-digit account number of a tenant.
+pub(super) fn account_id(tenant: TenantId) -> String {
+    format!("{:012}", tenant.0)
+}
+
+fn is_owner(tenant: TenantId, text: &str) -> bool {
+    text == account_id(tenant) || text == owner_id(tenant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_keys_are_kept_and_unspeakable_ones_refused() {
+        for good in ["a//b", "../x", " ", "%2F", "é/ü", "a\tb", "\u{7f}"] {
+            assert_eq!(&*key(good).expect(good), good);
+        }
+        assert!(key("a\u{1}b").is_err());
+        assert!(key("").is_err());
+        assert!(key(&"a".repeat(1025)).is_err());
+    }
+
+    #[test]
+    fn a_tenant_has_two_names() {
+        assert!(is_owner(TenantId(7), "000000000007"));
+        assert!(is_owner(TenantId(7), &owner_id(TenantId(7))));
+        assert!(!is_owner(TenantId(7), "7"));
+    }
+}

@@ -1,0 +1,302 @@
+//! A server of its own for each test, and a client that signs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use keyway_auth::sigv4::{Payload, Signer};
+use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+use keyway_dataplane::{LocalNode, StorageNode};
+use keyway_gateway::node::Nodes;
+use keyway_gateway::s3::{Clock, S3Config, S3State, service};
+use keyway_meta::{Catalog, MemoryStore, UnixMs};
+use keyway_proto::unit::MIB;
+use keyway_proto::{NodeId, TenantId};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+
+pub(crate) const ACCESS_KEY: &str = "AKIDTEST";
+pub(crate) const SECRET_KEY: &str = "not-a-secret-outside-this-test";
+
+/// One credential.
+struct OneKey;
+
+impl CredentialStore for OneKey {
+    fn find(&self, id: &str) -> Option<Credential> {
+        (id == ACCESS_KEY).then(|| Credential {
+            principal: Principal {
+                tenant: TenantId::ROOT,
+                user: "root".into(),
+                access_key: AccessKeyId::new(ACCESS_KEY),
+            },
+            secret: SecretKey::new(SECRET_KEY.to_owned()),
+        })
+    }
+}
+
+/// A clock that tests set; it starts at 2026-01-01 and stands still.
+pub(crate) struct SetClock(AtomicU64);
+
+impl SetClock {
+    pub(crate) fn advance_s(&self, seconds: u64) {
+        self.0.fetch_add(seconds * 1000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A server, and a client of it.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) clock: Arc<SetClock>,
+    pub(crate) node: Arc<LocalNode>,
+    client: Client<hyper_util::client::legacy::connect::HttpConnector, Full<Bytes>>,
+}
+
+impl Server {
+    /// Starts one with the default configuration.
+    pub(crate) async fn start() -> Self {
+        Self::with(S3Config::default(), 512 * MIB).await
+    }
+
+    /// Starts one over a node of this capacity.
+    pub(crate) async fn with(config: S3Config, capacity_bytes: u64) -> Self {
+        let node = LocalNode::in_memory(NodeId(1), capacity_bytes, 64 << 20).unwrap();
+        let clock = Arc::new(SetClock(AtomicU64::new(1_767_225_600_000)));
+        let state = S3State {
+            catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
+            nodes: Nodes::single(node.clone()),
+            credentials: Arc::new(OneKey),
+            clock: clock.clone(),
+        };
+        let service = service(state, &config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                let service = TowerToHyperService::new(service.clone());
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { address, clock, node, client }
+    }
+
+    /// Starts one with a bucket named `bucket`.
+    pub(crate) async fn with_bucket() -> Self {
+        let server = Self::start().await;
+        server.put("/bucket").send().await.expect(200);
+        server
+    }
+
+    /// Chunks on the node: what a failed PUT must not leave.
+    pub(crate) async fn chunks(&self) -> u64 {
+        self.node.status().await.unwrap().chunks
+    }
+
+    pub(crate) fn put(&self, path: &str) -> Call<'_> {
+        self.call(Method::PUT, path)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Call<'_> {
+        self.call(Method::GET, path)
+    }
+
+    pub(crate) fn head(&self, path: &str) -> Call<'_> {
+        self.call(Method::HEAD, path)
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Call<'_> {
+        self.call(Method::DELETE, path)
+    }
+
+    pub(crate) fn post(&self, path: &str) -> Call<'_> {
+        self.call(Method::POST, path)
+    }
+
+    /// A request to be; the path holds the query.
+    pub(crate) fn call(&self, method: Method, path: &str) -> Call<'_> {
+        Call {
+            server: self,
+            method,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            unsigned: HeaderMap::new(),
+            body: Bytes::new(),
+            payload: None,
+            signer: signer(),
+            offset_s: 0,
+            sign: true,
+        }
+    }
+
+    /// Sends a request as it is.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Reply {
+        let response = self.client.request(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Reply { status: parts.status, headers: parts.headers, body }
+    }
+}
+
+pub(crate) fn signer() -> Signer {
+    let secret = SecretKey::new(SECRET_KEY.to_owned());
+    Signer::new(AccessKeyId::new(ACCESS_KEY), secret, "us-east-1", "s3")
+}
+
+/// A request under construction.
+pub(crate) struct Call<'a> {
+    server: &'a Server,
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    unsigned: HeaderMap,
+    body: Bytes,
+    payload: Option<Payload>,
+    signer: Signer,
+    offset_s: i64,
+    sign: bool,
+}
+
+impl Call<'_> {
+    /// Adds a header, which is signed.
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers
+            .append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        self
+    }
+
+    /// Adds a header after the signature.
+    pub(crate) fn unsigned_header(mut self, name: &str, value: &str) -> Self {
+        self.unsigned
+            .append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        self
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Says something else about the body than its hash.
+    pub(crate) fn payload(mut self, payload: Payload) -> Self {
+        self.payload = Some(payload);
+        self
+    }
+
+    pub(crate) fn signer(mut self, signer: Signer) -> Self {
+        self.signer = signer;
+        self
+    }
+
+    /// Signs at another time than now.
+    pub(crate) fn offset_s(mut self, seconds: i64) -> Self {
+        self.offset_s = seconds;
+        self
+    }
+
+    pub(crate) fn anonymous(mut self) -> Self {
+        self.sign = false;
+        self
+    }
+
+    /// Sends the body as `aws-chunked` with these trailers, unsigned.
+    pub(crate) fn chunked(mut self, declared: usize, trailers: &[(&str, &str)]) -> Self {
+        let mut wire = Vec::new();
+        for chunk in self.body.chunks(64 * 1024) {
+            wire.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            wire.extend_from_slice(chunk);
+            wire.extend_from_slice(b"\r\n");
+        }
+        wire.extend_from_slice(b"0\r\n");
+        for (name, value) in trailers {
+            wire.extend_from_slice(format!("{name}:{value}\r\n").as_bytes());
+        }
+        wire.extend_from_slice(b"\r\n");
+        self.body = wire.into();
+        self.payload(Payload::StreamingUnsignedTrailer)
+            .header("content-encoding", "aws-chunked")
+            .header("x-amz-decoded-content-length", &declared.to_string())
+    }
+
+    pub(crate) async fn send(self) -> Reply {
+        let uri = format!("http://{}{}", self.server.address, self.path);
+        let mut request = Request::builder().method(self.method).uri(uri).body(()).unwrap();
+        *request.headers_mut() = self.headers;
+        let (mut parts, ()) = request.into_parts();
+        if self.sign {
+            let hash = Sha256::digest(&self.body).into();
+            let payload = self.payload.unwrap_or(Payload::Sha256(hash));
+            let now = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(self.offset_s);
+            self.signer.sign(&mut parts, payload, now).unwrap();
+        }
+        parts.headers.extend(self.unsigned);
+        self.server.send(Request::from_parts(parts, Full::new(self.body))).await
+    }
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert!(self.headers.contains_key("x-amz-request-id"), "{self:?}");
+        self
+    }
+
+    /// The error code of a refusal with this status.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16, code: &str) -> Self {
+        let this = self.expect(status);
+        assert_eq!(this.tag("Code"), code, "{this:?}");
+        let id = this.headers["x-amz-request-id"].to_str().unwrap();
+        assert_eq!(this.tag("RequestId"), id, "{this:?}");
+        this
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// Text of the first element of that name; empty when there is none.
+    pub(crate) fn tag(&self, name: &str) -> String {
+        self.tags(name).into_iter().next().unwrap_or_default()
+    }
+
+    /// Texts of all elements of that name.
+    pub(crate) fn tags(&self, name: &str) -> Vec<String> {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        self.text()
+            .split(&open)
+            .skip(1)
+            .filter_map(|rest| rest.split_once(&close))
+            .map(|(text, _)| text.replace("&quot;", "\"").replace("&amp;", "&"))
+            .collect()
+    }
+}

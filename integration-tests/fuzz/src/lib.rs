@@ -1,0 +1,10 @@
+//! What the fuzz targets share: a gateway in this process, and requests to it.
+
+#[path = "../../src/sigv4.rs"]
+pub mod sigv4;
+#[path = "../../src/wire.rs"]
+pub mod wire;
+
+pub mod gateway;
+
+pub use gateway::Gateway;

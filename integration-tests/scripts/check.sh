@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Formatting, lints, licences, layering, tidiness: what a review should not have to say.
+source "$(dirname "$0")/lib.sh"
+
+deny_version=0.20.2
+passed=0 failed=0 skipped=0
+
+step() {
+  local name=$1
+  shift
+  say "check: $name"
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    say "check: $name failed"
+    failed=$((failed + 1))
+  fi
+}
+
+skip() {
+  echo "skipped: $1: $2"
+  skipped=$((skipped + 1))
+}
+
+cargo_deny() {
+  PATH="$tools/bin:$PATH" cargo deny --log-level error "$@"
+}
+
+step format cargo fmt --all --check
+step clippy cargo clippy --ignore-rust-version --workspace --all-targets -- -D warnings
+# --workspace: cargo unifies features over what is selected, and `make test` selects all.
+step "layering and tidiness" cargo test --quiet --ignore-rust-version --workspace \
+  --test layering --test tidy
+
+if ! have cargo-deny && [ ! -x "$tools/bin/cargo-deny" ]; then
+  say "installing cargo-deny $deny_version"
+  cargo install --quiet --locked --root "$tools" "cargo-deny@$deny_version" || true
+fi
+if have cargo-deny || [ -x "$tools/bin/cargo-deny" ]; then
+  step "licences, bans, sources" cargo_deny check licenses bans sources
+  # The database of advisories is a git repository of its own.
+  if timeout 120 bash -c "$(declare -f cargo_deny); tools=$tools cargo_deny fetch db" \
+    >target/advisories.log 2>&1; then
+    step advisories cargo_deny check --disable-fetch advisories
+  else
+    skip advisories "the advisory database cannot be reached"
+  fi
+else
+  skip "licences, bans, sources" "cargo-deny cannot be installed"
+fi
+
+if have shellcheck; then
+  step "shell scripts" shellcheck --external-sources --source-path=SCRIPTDIR \
+    .ci/run integration-tests/scripts/*.sh integration-tests/clients/*.sh
+else
+  skip "shell scripts" "shellcheck is not installed"
+fi
+
+record_suite check "$passed" "$failed" "$skipped"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# What the scripts share. Sourced, not run; the working directory becomes the repository's root.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# Where tools are installed that no distribution carries.
+export tools="$PWD/target/tools"
+# A line for every suite that ran: name, passed, failed, skipped. `.ci/run` sums them.
+suites="$PWD/target/suites.txt"
+mkdir -p target
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+  say "error: $*"
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Runs a command as root, or fails where that is not possible.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+# Installs the Debian packages of those programs that are missing: `program=package` each.
+apt_install() {
+  local missing=() pair
+  for pair in "$@"; do
+    have "${pair%%=*}" || missing+=("${pair#*=}")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  have apt-get || {
+    say "missing, and there is no apt-get to install them: ${missing[*]}"
+    return 1
+  }
+  say "installing ${missing[*]}"
+  if [ ! -e target/.apt-updated ]; then
+    as_root apt-get update -qq >target/apt.log 2>&1 || return 1
+    touch target/.apt-updated
+  fi
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >>target/apt.log 2>&1
+}
+
+record_suite() { echo "$1 $2 $3 $4" >>"$suites"; }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Sees to a C toolchain and a Rust that is new enough.
+source "$(dirname "$0")/lib.sh"
+
+wanted=1.95.0
+
+apt_install cc=build-essential pkg-config=pkg-config || die "a C compiler is needed: install gcc or clang"
+
+if ! have cargo; then
+  die "Rust $wanted or newer is needed: see https://rustup.rs, or install your distribution's"
+fi
+found=$(rustc --version | awk '{print $2}')
+if [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" != "$wanted" ]; then
+  have rustup || die "Rust $wanted or newer is needed, this is $found"
+  say "Rust $found is too old: installing $wanted"
+  rustup toolchain install "$wanted" --profile minimal --component clippy --component rustfmt
+  rustup override set "$wanted"
+fi

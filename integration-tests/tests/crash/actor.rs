@@ -1,0 +1,175 @@
+//! A writer that remembers what it was told.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use fastrand::Rng;
+use keyway_integration_tests::S3;
+use keyway_integration_tests::seed::payload;
+use keyway_integration_tests::wire::{Request, Response};
+
+use super::BUCKET;
+
+/// Keys of one actor.
+const KEYS: u64 = 6;
+/// Uploads that an actor leaves open at most.
+const UPLOADS_OPEN: usize = 3;
+/// Smallest part but the last one.
+const PART_MINIMUM: usize = 5 << 20;
+/// Lengths on both sides of the boundaries between small and large objects and of blocks.
+const LENGTHS: [usize; 11] =
+    [0, 1, 4_000, 4_096, 4_097, 65_535, 65_537, 131_072, 262_145, 700_000, 1_048_577];
+
+/// Content, by what it is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    seed: u64,
+    length: usize,
+}
+
+impl Version {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        payload(self.seed, self.length)
+    }
+}
+
+/// What is known of a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    /// The last state that the server acknowledged; `None` is absence.
+    pub(crate) acknowledged: Option<Version>,
+    /// The state that the request under way would make.
+    pub(crate) under_way: Option<Option<Version>>,
+}
+
+/// An upload that the server has acknowledged.
+#[derive(Clone, Debug)]
+pub(crate) struct Upload {
+    pub(crate) key: String,
+    pub(crate) id: String,
+    /// Numbers and ETags of acknowledged parts.
+    pub(crate) parts: Vec<(u32, String)>,
+    /// Whether a completion or an abort is under way: it may be gone.
+    pub(crate) ending: bool,
+}
+
+/// A writer with keys of its own.
+pub(crate) struct Actor {
+    random: Rng,
+    pub(crate) name: String,
+    pub(crate) entries: BTreeMap<String, Entry>,
+    pub(crate) uploads: Vec<Upload>,
+    /// Whether the server may know an upload that this actor does not.
+    pub(crate) creating_upload: bool,
+    /// Writes that were acknowledged.
+    pub(crate) acknowledged: u64,
+}
+
+impl Actor {
+    pub(crate) fn new(number: u64, random: Rng) -> Self {
+        let name = format!("actor-{number}/");
+        let entries = (0..KEYS).map(|key| (format!("{name}{key}"), Entry::default())).collect();
+        Self { random, name, entries, uploads: Vec::new(), creating_upload: false, acknowledged: 0 }
+    }
+
+    /// Writes until the server dies.
+    ///
+    /// # Panics
+    /// When the server refuses a request: all of them are good.
+    pub(crate) fn work(&mut self, mut s3: S3) {
+        while self.write(&mut s3).is_ok() {
+            self.acknowledged += 1;
+        }
+    }
+
+    fn write(&mut self, s3: &mut S3) -> io::Result<()> {
+        let key = format!("{}{}", self.name, self.random.u64(..KEYS));
+        match self.random.u8(..20) {
+            0..=11 => self.put(s3, &key),
+            12..=14 => self.delete(s3, &key),
+            15..=17 => self.upload(s3, &key),
+            18 => self.leave_upload(s3, &key),
+            _ => self.abort(s3),
+        }
+    }
+
+    fn put(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        let length = LENGTHS[self.random.usize(..LENGTHS.len())];
+        let version = Version { seed: self.random.u64(..), length };
+        self.begin(key, Some(version));
+        let response = s3.put(BUCKET, key, &version.bytes())?;
+        self.end(key, &response, 200);
+        Ok(())
+    }
+
+    fn delete(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        self.begin(key, None);
+        let response = s3.delete(BUCKET, key)?;
+        self.end(key, &response, 204);
+        Ok(())
+    }
+
+    fn upload(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        // Two parts cost 5 MiB; one part takes the same path through the completion.
+        let head = if self.random.u8(..8) == 0 { PART_MINIMUM } else { 0 };
+        let tail = LENGTHS[self.random.usize(1..LENGTHS.len())];
+        let version = Version { seed: self.random.u64(..), length: head + tail };
+        let index = self.create(s3, key)?;
+        let bytes = version.bytes();
+        let halves = [(1, &bytes[..head]), (2, &bytes[head..])];
+        for (number, half) in halves.into_iter().filter(|(_, half)| !half.is_empty()) {
+            let etag = s3.put_part(BUCKET, key, &self.uploads[index].id, number, half)?;
+            self.uploads[index].parts.push((number, etag));
+        }
+        self.begin(key, Some(version));
+        self.uploads[index].ending = true;
+        let upload = &self.uploads[index];
+        let response = s3.complete_upload(BUCKET, key, &upload.id, &upload.parts)?;
+        self.end(key, &response, 200);
+        self.uploads.remove(index);
+        Ok(())
+    }
+
+    fn leave_upload(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        if self.uploads.len() >= UPLOADS_OPEN {
+            return self.abort(s3);
+        }
+        let index = self.create(s3, key)?;
+        let body = payload(self.random.u64(..), 10_000);
+        let etag = s3.put_part(BUCKET, key, &self.uploads[index].id, 1, &body)?;
+        self.uploads[index].parts.push((1, etag));
+        Ok(())
+    }
+
+    fn abort(&mut self, s3: &mut S3) -> io::Result<()> {
+        let Some(upload) = self.uploads.first_mut() else { return Ok(()) };
+        upload.ending = true;
+        let request = Request::object("DELETE", BUCKET, &upload.key).query("uploadId", &upload.id);
+        let response = s3.send(request)?;
+        assert_eq!(response.status, 204, "{}", response.text());
+        self.uploads.remove(0);
+        Ok(())
+    }
+
+    fn create(&mut self, s3: &mut S3, key: &str) -> io::Result<usize> {
+        self.creating_upload = true;
+        let id = s3.create_upload(BUCKET, key)?;
+        self.creating_upload = false;
+        self.uploads.push(Upload { key: key.to_owned(), id, parts: Vec::new(), ending: false });
+        Ok(self.uploads.len() - 1)
+    }
+
+    fn begin(&mut self, key: &str, state: Option<Version>) {
+        self.entry(key).under_way = Some(state);
+    }
+
+    fn end(&mut self, key: &str, response: &Response, status: u16) {
+        assert_eq!(response.status, status, "{key}: {}", response.text());
+        let entry = self.entry(key);
+        entry.acknowledged = entry.under_way.take().expect("a request was under way");
+    }
+
+    fn entry(&mut self, key: &str) -> &mut Entry {
+        self.entries.get_mut(key).expect("actors write to their own keys")
+    }
+}

@@ -1,0 +1,73 @@
+//! The life of a transaction's key, as two small machines without I/O.
+//!
+//! A client lends a node access to exactly one buffer, in one direction, for one request.
+//! [`Holder`] is the client's end: it owns the buffer and decides when the key is armed, when
+//! it must be revoked, and when the buffer may go back to its owner. [`Worker`] is the node's
+//! end: it moves bytes under the key and gives it up. Drivers feed events in and carry the
+//! returned actions out; no clock, socket or adapter is known here.
+//!
+//! The one rule both serve: **the buffer is released only after the key is dead**, and a key is
+//! dead only by evidence that its own adapter gives (a completion that names it, or a queue
+//! pair that no longer exists), never by a peer's word or by elapsed time.
+//!
+//! ```text
+//! Holder                                            Worker
+//! Idle ─Start→ Binding ─Bound→ Armed ··token··→     Idle ─Start→ Moving
+//!                               │                                  │ Moved
+//!        ┌───── Invalidated ────┤ ←─ SEND_WITH_INV ─────────  Invalidating
+//!        │        Answered ─────┤ ←··answer··receipt··         Finished(Invalidated)
+//!        ↓           ↓          │ cancel, deadline
+//!     Released ←─ Revoking ←────┤
+//!        ↑────── Fencing ←──────┘ failure, doubt
+//! ```
+
+mod holder;
+mod worker;
+
+pub use holder::{Answer, Ending, Holder, HolderAction, HolderEvent};
+pub use worker::{Worker, WorkerAction, WorkerEvent};
+
+/// Who ends a key's life in the ordinary case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Revoker {
+    /// The node, by SEND_WITH_INV: strength `window`.
+    Node,
+    /// The client, by LOCAL_INV or deregistration, once the node is quiet: strengths
+    /// `window-local` and `registration`.
+    Client,
+}
+
+/// Whether the client may post its own invalidation while the node's may still arrive.
+///
+/// Adapters answer the loser of that race with an error completion. The stock rxe driver
+/// panics the kernel instead, so there the queue pair is destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RevokeRace {
+    /// The adapter survives it.
+    Harmless,
+    /// It must never happen.
+    Forbidden,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The node writes into the client's buffer: GET.
+    Write,
+    /// The node reads from the client's buffer: PUT.
+    Read,
+}
+
+/// What the node knows of the key when it is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Relinquished {
+    /// Its SEND_WITH_INV completed: the client's adapter has killed the key.
+    Invalidated,
+    /// No work request of the node's names the key, and none will: it never used it, or all
+    /// it posted has completed.
+    Quiet,
+    /// The node destroyed its queue pair.
+    Fenced,
+    /// The gateway lost sight of the node.
+    Unknown,
+}

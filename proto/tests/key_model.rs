@@ -1,0 +1,611 @@
+//! Goal: no interleaving of client, gateway, node, network and adapters breaks a key rule.
+//!
+//! Method: the real [`Holder`] and [`Worker`] run inside a model of everything around them:
+//! messages that are lost, doubled and reordered; a node whose work requests land late, even
+//! after it crashed; adapters that kill keys and queue pairs; a caller who gives up at any
+//! moment. The checker visits every reachable state. Each deliberate flaw must be caught,
+//! which shows that the properties can fail.
+
+#![expect(clippy::print_stdout, reason = "the checker's report is the test's product")]
+
+use std::time::Duration;
+
+use keyway_proto::key::{
+    Answer, Direction, Ending, Holder, HolderAction, HolderEvent, Relinquished, RevokeRace,
+    Revoker, Worker, WorkerAction, WorkerEvent,
+};
+use stateright::{Checker, Model, Property, UniformChooser};
+
+/// Grants that a replayed request can bring forth.
+const GRANTS: usize = 2;
+/// Work requests that move the bytes of one transfer.
+const MOVES: u8 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// The client gives its buffer back when its patience ends.
+    ReleaseOnDeadline,
+    /// The node answers when the invalidation is posted, and the client believes it.
+    BelieveEarlyReceipt,
+    /// The node keeps no record of the grants it executed.
+    NoReplayCache,
+    /// A restarted node accepts grants of its former life.
+    NoEpoch,
+    /// A PUT's invalidation is posted beside its READs.
+    InvalidateBesideReads,
+    /// The client invalidates on an adapter that does not survive the race.
+    RaceForbidden,
+}
+
+/// How much goes wrong.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    lost: u8,
+    doubled: u8,
+    crashes: u8,
+    given_up: u8,
+}
+
+const CALM: Faults = Faults { lost: 0, doubled: 0, crashes: 0, given_up: 0 };
+const ROUGH: Faults = Faults { lost: 1, doubled: 1, crashes: 1, given_up: 1 };
+
+struct World {
+    revoker: Revoker,
+    direction: Direction,
+    race: RevokeRace,
+    faults: Faults,
+    flaw: Flaw,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    holder: Holder,
+    caller_gave_up: bool,
+    own: Option<Own>,
+    key: Key,
+    client_qp: Qp,
+    buffer_released: bool,
+    ending: Option<Ending>,
+    /// Receive completions that name the key, not polled yet.
+    invalidations_seen: u8,
+    client_qp_error_seen: bool,
+
+    wire: Vec<Message>,
+    gateway_waits: [bool; GRANTS],
+    grants_sealed: u8,
+
+    node_epoch: u8,
+    node_qp: Qp,
+    seen: [bool; GRANTS],
+    executed: [u8; GRANTS],
+    workers: [Option<Job>; GRANTS],
+    /// The session's queue pair: requests on their way to the client's adapter, in order.
+    posted: Vec<(usize, Op)>,
+
+    lost: u8,
+    doubled: u8,
+    crashes: u8,
+    given_up: u8,
+
+    touched_after_release: bool,
+    kernel_panicked: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Job {
+    machine: Worker,
+    to_post: u8,
+    in_flight: u8,
+}
+
+/// An operation of the client's own, posted and not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Own {
+    Bind,
+    Revoke,
+    Destroy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Unborn,
+    Alive,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Qp {
+    Ready,
+    Error,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Op {
+    Move,
+    Invalidate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Message {
+    Request,
+    Plan { grant: usize, epoch: u8 },
+    Receipt { grant: usize, moved: bool, key: Relinquished },
+    Answer { moved: bool, key: Relinquished },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    Start,
+    Deliver(usize),
+    Lose(usize),
+    Double(usize),
+    OwnCompletes,
+    Cancel,
+    Deadline,
+    SeeInvalidation,
+    SeeClientQpError,
+    Post(usize),
+    GiveUp(usize),
+    SeeNodeQpError(usize),
+    NodeQpDestroyed(usize),
+    Execute(usize),
+    GatewayGivesUp(usize),
+    GatewayCrashes,
+    NodeCrashes,
+}
+
+impl World {
+    fn holder_event(&self, state: &mut State, event: HolderEvent) {
+        if self.flaw == Flaw::ReleaseOnDeadline && event == HolderEvent::Deadline {
+            state.buffer_released = true;
+        }
+        if let (Flaw::BelieveEarlyReceipt, HolderEvent::Answer(Answer { moved: true, .. })) =
+            (self.flaw, event)
+        {
+            state.buffer_released = true;
+        }
+        match state.holder.on(event) {
+            Some(HolderAction::Bind) => state.own = Some(Own::Bind),
+            Some(HolderAction::Send) => state.send(Message::Request),
+            Some(HolderAction::Revoke) => state.own = Some(Own::Revoke),
+            Some(HolderAction::DestroyQp) => state.own = Some(Own::Destroy),
+            Some(HolderAction::Release(ending)) => {
+                state.buffer_released = true;
+                state.ending = Some(ending);
+            }
+            None => {}
+        }
+    }
+
+    fn worker_event(&self, state: &mut State, grant: usize, event: WorkerEvent) {
+        let Some(job) = &mut state.workers[grant] else { return };
+        match job.machine.on(event) {
+            Some(WorkerAction::Move) => job.to_post = MOVES,
+            Some(WorkerAction::Drain) => job.to_post = 0,
+            Some(WorkerAction::Invalidate) => {
+                job.to_post = 0;
+                if state.node_qp == Qp::Ready {
+                    state.posted.push((grant, Op::Invalidate));
+                }
+                if self.flaw == Flaw::BelieveEarlyReceipt {
+                    let key = Relinquished::Invalidated;
+                    state.send(Message::Receipt { grant, moved: true, key });
+                }
+            }
+            Some(WorkerAction::DestroyQp) => {}
+            Some(WorkerAction::Finish { moved, key }) => {
+                state.send(Message::Receipt { grant, moved, key });
+            }
+            None => {}
+        }
+    }
+
+    /// Whether the driver may call the bytes moved: all posted, and, where the machine's
+    /// contract asks for it, all completed.
+    fn has_moved(&self, job: &Job) -> bool {
+        let unordered =
+            self.direction == Direction::Read && self.flaw != Flaw::InvalidateBesideReads;
+        let must_complete = unordered || self.revoker == Revoker::Client;
+        job.to_post == 0 && (!must_complete || job.in_flight == 0)
+    }
+
+    fn deliver(&self, state: &mut State, message: Message) {
+        match message {
+            Message::Request => {
+                let grant = usize::from(state.grants_sealed);
+                if grant < GRANTS {
+                    state.grants_sealed += 1;
+                    state.gateway_waits[grant] = true;
+                    // The session, and with it the node's epoch, was agreed on before.
+                    state.send(Message::Plan { grant, epoch: 0 });
+                }
+            }
+            Message::Plan { grant, epoch } => {
+                let known_session = epoch == state.node_epoch || self.flaw == Flaw::NoEpoch;
+                let fresh = !state.seen[grant] || self.flaw == Flaw::NoReplayCache;
+                let idle =
+                    state.workers[grant].as_ref().is_none_or(|job| job.machine.is_finished());
+                if known_session && fresh && idle {
+                    state.seen[grant] = true;
+                    state.executed[grant] += 1;
+                    let machine = Worker::new(self.revoker, self.direction);
+                    state.workers[grant] = Some(Job { machine, to_post: 0, in_flight: 0 });
+                    self.worker_event(state, grant, WorkerEvent::Start);
+                }
+            }
+            Message::Receipt { grant, moved, key } => {
+                if std::mem::take(&mut state.gateway_waits[grant]) && grant == 0 {
+                    state.send(Message::Answer { moved, key });
+                }
+            }
+            Message::Answer { moved, key } => {
+                self.holder_event(state, HolderEvent::Answer(Answer { moved, key }));
+            }
+        }
+    }
+
+    fn own_completes(&self, state: &mut State) {
+        let Some(own) = state.own.take() else { return };
+        match own {
+            Own::Bind if state.client_qp == Qp::Ready => {
+                state.key = Key::Alive;
+                self.holder_event(state, HolderEvent::Bound);
+            }
+            Own::Bind => self.holder_event(state, HolderEvent::BindFailed),
+            Own::Revoke if state.client_qp == Qp::Ready && state.key == Key::Alive => {
+                state.key = Key::Dead;
+                self.holder_event(state, HolderEvent::Revoked);
+            }
+            Own::Revoke => {
+                if state.client_qp == Qp::Ready {
+                    state.kernel_panicked |= self.race == RevokeRace::Forbidden;
+                    state.client_qp = Qp::Error;
+                }
+                self.holder_event(state, HolderEvent::RevokeFailed);
+            }
+            Own::Destroy => {
+                state.client_qp = Qp::Gone;
+                state.key = Key::Dead;
+                self.holder_event(state, HolderEvent::QpDestroyed);
+            }
+        }
+    }
+
+    /// The client's adapter executes a request that is on its way.
+    fn execute(&self, state: &mut State, index: usize) {
+        let (grant, op) = state.posted.remove(index);
+        if state.client_qp != Qp::Ready || state.key != Key::Alive {
+            if op == Op::Invalidate && state.client_qp == Qp::Ready {
+                // A doubled request that was granted twice can do this too. Refusing a token
+                // that was seen before is the gateway's duty, and not modelled here.
+                state.kernel_panicked |=
+                    self.race == RevokeRace::Forbidden && state.grants_sealed == 1;
+            }
+            state.fail_both();
+            return;
+        }
+        match op {
+            Op::Move => {
+                state.touched_after_release |= state.buffer_released;
+                let Some(job) = &mut state.workers[grant] else { return };
+                job.in_flight = job.in_flight.saturating_sub(1);
+                if job.in_flight == 0 {
+                    self.worker_event(state, grant, WorkerEvent::Drained);
+                }
+                self.tell_moved(state, grant);
+            }
+            Op::Invalidate => {
+                state.key = Key::Dead;
+                state.invalidations_seen += 1;
+                self.worker_event(state, grant, WorkerEvent::InvalidateCompleted);
+            }
+        }
+    }
+
+    fn tell_moved(&self, state: &mut State, grant: usize) {
+        if state.workers[grant].as_ref().is_some_and(|job| self.has_moved(job)) {
+            self.worker_event(state, grant, WorkerEvent::Moved);
+        }
+    }
+}
+
+impl State {
+    fn send(&mut self, message: Message) {
+        self.wire.push(message);
+        self.wire.sort_unstable_by_key(|message| format!("{message:?}"));
+    }
+
+    /// An access error: both ends of the connection stop, and what was posted is flushed.
+    fn fail_both(&mut self) {
+        if self.client_qp == Qp::Ready {
+            self.client_qp = Qp::Error;
+        }
+        if self.node_qp == Qp::Ready {
+            self.node_qp = Qp::Error;
+        }
+        self.posted.clear();
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let race = if self.flaw == Flaw::RaceForbidden { RevokeRace::Harmless } else { self.race };
+        vec![State {
+            holder: Holder::new(self.revoker, race),
+            caller_gave_up: false,
+            own: None,
+            key: Key::Unborn,
+            client_qp: Qp::Ready,
+            buffer_released: false,
+            ending: None,
+            invalidations_seen: 0,
+            client_qp_error_seen: false,
+            wire: Vec::new(),
+            gateway_waits: [false; GRANTS],
+            grants_sealed: 0,
+            node_epoch: 0,
+            node_qp: Qp::Ready,
+            seen: [false; GRANTS],
+            executed: [0; GRANTS],
+            workers: [None, None],
+            posted: Vec::new(),
+            lost: 0,
+            doubled: 0,
+            crashes: 0,
+            given_up: 0,
+            touched_after_release: false,
+            kernel_panicked: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        if state.own.is_none() && state.key == Key::Unborn && !state.holder.is_released() {
+            steps.push(Step::Start);
+        }
+        for index in 0..state.wire.len() {
+            steps.push(Step::Deliver(index));
+            if state.lost < self.faults.lost {
+                steps.push(Step::Lose(index));
+            }
+            if state.doubled < self.faults.doubled {
+                steps.push(Step::Double(index));
+            }
+        }
+        if state.own.is_some() {
+            steps.push(Step::OwnCompletes);
+        }
+        if state.invalidations_seen > 0 {
+            steps.push(Step::SeeInvalidation);
+        }
+        if state.client_qp == Qp::Error && !state.client_qp_error_seen {
+            steps.push(Step::SeeClientQpError);
+        }
+        for grant in 0..GRANTS {
+            if state.gateway_waits[grant] && state.given_up < self.faults.given_up {
+                steps.push(Step::GatewayGivesUp(grant));
+            }
+            let Some(job) = &state.workers[grant] else { continue };
+            if job.machine.is_finished() {
+                continue;
+            }
+            if job.to_post > 0 && state.node_qp == Qp::Ready {
+                steps.push(Step::Post(grant));
+                if state.given_up < self.faults.given_up {
+                    steps.push(Step::GiveUp(grant));
+                }
+            }
+            if state.node_qp == Qp::Error {
+                steps.push(Step::SeeNodeQpError(grant));
+            }
+            if state.node_qp == Qp::Gone {
+                steps.push(Step::NodeQpDestroyed(grant));
+            }
+        }
+        for index in 0..state.posted.len() {
+            // An invalidation may overtake READs; nothing else leaves the order.
+            let overtakes = self.direction == Direction::Read
+                && state.posted[index].1 == Op::Invalidate
+                && state.posted[..index].iter().all(|(_, op)| *op == Op::Move);
+            if index == 0 || overtakes {
+                steps.push(Step::Execute(index));
+            }
+        }
+        if state.crashes < self.faults.crashes {
+            steps.extend([Step::GatewayCrashes, Step::NodeCrashes]);
+        }
+        // A caller's patience may end at any time; when nothing else can happen it does.
+        let started = state.own.is_some() || state.key != Key::Unborn;
+        if started && !state.caller_gave_up && !state.holder.is_released() {
+            if self.faults.given_up > 0 || steps.is_empty() {
+                steps.push(Step::Deadline);
+            }
+            if self.faults.given_up > 0 {
+                steps.push(Step::Cancel);
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut next = last.clone();
+        let state = &mut next;
+        match step {
+            Step::Start => self.holder_event(state, HolderEvent::Start),
+            Step::Deliver(index) => {
+                let message = state.wire.remove(index);
+                self.deliver(state, message);
+            }
+            Step::Lose(index) => {
+                state.wire.remove(index);
+                state.lost += 1;
+            }
+            Step::Double(index) => {
+                let message = state.wire[index];
+                state.send(message);
+                state.doubled += 1;
+            }
+            Step::OwnCompletes => self.own_completes(state),
+            Step::Cancel | Step::Deadline => {
+                state.caller_gave_up = true;
+                let event =
+                    if step == Step::Cancel { HolderEvent::Cancel } else { HolderEvent::Deadline };
+                self.holder_event(state, event);
+            }
+            Step::SeeInvalidation => {
+                state.invalidations_seen -= 1;
+                self.holder_event(state, HolderEvent::Invalidated { ours: true });
+            }
+            Step::SeeClientQpError => {
+                state.client_qp_error_seen = true;
+                self.holder_event(state, HolderEvent::QpFailed);
+            }
+            Step::Post(grant) => {
+                let job = state.workers[grant].as_mut()?;
+                job.to_post -= 1;
+                job.in_flight += 1;
+                state.posted.push((grant, Op::Move));
+                self.tell_moved(state, grant);
+            }
+            Step::GiveUp(grant) => {
+                state.given_up += 1;
+                let in_flight = u32::from(state.workers[grant].as_ref()?.in_flight);
+                self.worker_event(state, grant, WorkerEvent::GiveUp { in_flight });
+            }
+            Step::SeeNodeQpError(_) => {
+                // The session's queue pair is shared by its transfers: all of them learn of it.
+                for each in 0..GRANTS {
+                    self.worker_event(state, each, WorkerEvent::QpFailed);
+                }
+                state.node_qp = Qp::Gone;
+            }
+            Step::NodeQpDestroyed(grant) => {
+                self.worker_event(state, grant, WorkerEvent::QpFailed);
+                self.worker_event(state, grant, WorkerEvent::QpDestroyed);
+            }
+            Step::Execute(index) => self.execute(state, index),
+            Step::GatewayGivesUp(grant) => {
+                state.given_up += 1;
+                state.gateway_waits[grant] = false;
+                if grant == 0 {
+                    state.send(Message::Answer { moved: false, key: Relinquished::Unknown });
+                }
+            }
+            Step::GatewayCrashes => {
+                state.crashes += 1;
+                state.gateway_waits = [false; GRANTS];
+            }
+            Step::NodeCrashes => {
+                // What is on the wire already still arrives.
+                state.crashes += 1;
+                state.node_epoch += 1;
+                state.seen = [false; GRANTS];
+                state.workers = [None, None];
+                state.node_qp = Qp::Ready;
+            }
+        }
+        (next != *last).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("no byte moves after the buffer was released", |_, state: &State| {
+                !state.touched_after_release
+            }),
+            Property::always("a released buffer's key is dead", |_, state: &State| {
+                !state.buffer_released || state.key != Key::Alive
+            }),
+            Property::always("no grant executes twice", |_, state: &State| {
+                state.executed.iter().all(|times| *times <= 1)
+            }),
+            Property::always("no kernel panics", |_, state: &State| !state.kernel_panicked),
+            Property::always("an undisturbed transfer succeeds", |world: &World, state: &State| {
+                let calm = world.faults.lost + world.faults.doubled + world.faults.crashes == 0
+                    && world.faults.given_up == 0;
+                !calm || state.ending.is_none_or(|ending| ending == Ending::Done)
+            }),
+            Property::eventually("the buffer is released", |_, state: &State| {
+                state.buffer_released
+            }),
+        ]
+    }
+}
+
+fn worlds(faults: Faults) -> impl Iterator<Item = World> {
+    let revokers = [Revoker::Node, Revoker::Client];
+    revokers.into_iter().flat_map(move |revoker| {
+        [Direction::Write, Direction::Read].into_iter().flat_map(move |direction| {
+            [RevokeRace::Harmless, RevokeRace::Forbidden].into_iter().map(move |race| World {
+                revoker,
+                direction,
+                race,
+                faults,
+                flaw: Flaw::None,
+            })
+        })
+    })
+}
+
+fn check(world: World) -> usize {
+    let name =
+        format!("{:?} {:?} {:?} {:?}", world.revoker, world.direction, world.race, world.faults);
+    let checker = world.checker().threads(2).spawn_bfs().join();
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        panic!("{name}: '{property}' does not hold:\n{path}");
+    }
+    let states = checker.unique_state_count();
+    println!("{name}: {states} states, all properties hold");
+    states
+}
+
+#[test]
+fn every_rule_holds_in_calm_worlds() {
+    worlds(CALM).for_each(|world| assert!(check(world) > 5));
+}
+
+#[test]
+fn every_rule_holds_when_everything_goes_wrong_once() {
+    worlds(ROUGH).for_each(|world| assert!(check(world) > 10_000));
+}
+
+/// Longer runs of bad luck than can be visited one by one.
+#[test]
+fn every_rule_holds_on_seeded_walks() {
+    let faults = Faults { lost: 3, doubled: 3, crashes: 2, given_up: 3 };
+    for (seed, world) in (0x6b65_7977_6179_u64..).zip(worlds(faults)) {
+        let checker = world
+            .checker()
+            .timeout(Duration::from_millis(500))
+            .spawn_simulation(seed, UniformChooser)
+            .join();
+        if let Some((property, path)) = checker.discoveries().into_iter().next() {
+            panic!("seed {seed:#x}: '{property}' does not hold:\n{path}");
+        }
+        assert!(checker.state_count() > 1_000, "the walk went nowhere");
+    }
+}
+
+#[test]
+fn each_flaw_is_caught() {
+    use Direction::{Read, Write};
+    for (flaw, direction, faults, broken_rule) in [
+        (Flaw::ReleaseOnDeadline, Write, ROUGH, "no byte moves after the buffer was released"),
+        (Flaw::BelieveEarlyReceipt, Write, ROUGH, "a released buffer's key is dead"),
+        (Flaw::NoReplayCache, Write, ROUGH, "no grant executes twice"),
+        (Flaw::NoEpoch, Write, ROUGH, "no grant executes twice"),
+        (Flaw::InvalidateBesideReads, Read, CALM, "an undisturbed transfer succeeds"),
+        (Flaw::RaceForbidden, Write, ROUGH, "no kernel panics"),
+    ] {
+        let race = RevokeRace::Forbidden;
+        let world = World { revoker: Revoker::Node, direction, race, faults, flaw };
+        let checker = world.checker().threads(2).spawn_bfs().join();
+        assert!(
+            checker.discovery(broken_rule).is_some(),
+            "{flaw:?} went unnoticed by '{broken_rule}'"
+        );
+        println!("{flaw:?}: caught by '{broken_rule}'");
+    }
+}
