@@ -11,7 +11,7 @@ pub mod node;
 pub mod rpc;
 pub mod store;
 
-pub use keyway_sys::probe::{self, GpuProbe, Probe};
+pub use keyway_sys::{Probe, probe};
 
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, StreamExt as _};
-use keyway_fabric::memory::{LeaseClass, LeasePool};
+use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{
     ByteRange, Digests, GetPlan, KeyFate, KeyStrength, Receipt, TransferId, TransferPath,
@@ -46,7 +46,7 @@ pub(super) async fn start(
 ) -> Result<Delivery, TransferError> {
     let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
     let length = plan.length();
-    let first = match reads.next(false) {
+    let first = match reads.next() {
         Some(read) => read.await?,
         None => Bytes::new(),
     };
@@ -56,6 +56,7 @@ pub(super) async fn start(
         first: Some(first),
         reads,
         under_way: FuturesOrdered::new(),
+        waits: false,
         length,
         delivered: 0,
         receipt: Some(receipt_sender),
@@ -94,25 +95,38 @@ struct Reads {
 }
 
 impl Reads {
-    /// Begins the next read. As read-ahead it happens only when a buffer is free: a transfer
-    /// that holds buffers never waits for another, so transfers cannot lock each other out.
-    fn next(&mut self, as_read_ahead: bool) -> Option<Read> {
+    /// Begins the next read, which waits for its buffer. A transfer that has reads under
+    /// way uses [`Self::next_at_once`] instead: one that holds buffers and waits for more
+    /// could lock others out, and they it.
+    fn next(&mut self) -> Option<Read> {
+        let range = self.next_range()?;
+        Some(self.begin(range, None))
+    }
+
+    /// Begins the next read if a buffer is free for it.
+    fn next_at_once(&mut self) -> Option<Read> {
+        let range = self.next_range()?;
+        let class = read_class(range, self.parts[self.part].pin.length());
+        let lease = self.pool.try_lease(class)?;
+        Some(self.begin(range, Some(lease)))
+    }
+
+    fn next_range(&self) -> Option<ByteRange> {
         let window = if self.is_scarce() { SCARCE_PIECE_BYTES } else { PIECE_BYTES_MAX as u64 };
-        let part = self.parts.get_mut(self.part)?;
-        let start = part.rest.offset();
-        let end = (start / window + 1).saturating_mul(window).min(part.rest.end());
-        let range = ByteRange::new(start, end - start).expect("inside the part");
-        let lease = if as_read_ahead {
-            Some(self.pool.try_lease(read_class(range, part.pin.length()))?)
-        } else {
-            None
-        };
-        part.rest = ByteRange::new(end, part.rest.end() - end).expect("inside the part");
+        let rest = self.parts.get(self.part)?.rest;
+        let end = (rest.offset() / window + 1).saturating_mul(window).min(rest.end());
+        ByteRange::new(rest.offset(), end - rest.offset())
+    }
+
+    fn begin(&mut self, range: ByteRange, lease: Option<Lease>) -> Read {
+        let part = &mut self.parts[self.part];
         let read = part.pin.read(range, lease);
+        let end = part.rest.end();
+        part.rest = ByteRange::new(range.end(), end - range.end()).expect("inside the part");
         if part.rest.is_empty() {
             self.part += 1;
         }
-        Some(read)
+        read
     }
 
     fn is_scarce(&self) -> bool {
@@ -127,6 +141,9 @@ struct GetBody {
     first: Option<Bytes>,
     reads: Reads,
     under_way: FuturesOrdered<Read>,
+    /// Whether the read under way had to wait for its buffer: until it has ended, no other
+    /// is begun.
+    waits: bool,
     length: u64,
     delivered: u64,
     /// Taken when the receipt is given, or when the transfer failed.
@@ -138,9 +155,18 @@ struct GetBody {
 impl GetBody {
     fn read_ahead(&mut self) {
         let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
-        while self.under_way.len() < bound {
-            let Some(read) = self.reads.next(!self.under_way.is_empty()) else { return };
-            self.under_way.push_back(read);
+        while self.under_way.len() < bound && !self.waits {
+            if let Some(read) = self.reads.next_at_once() {
+                self.under_way.push_back(read);
+                continue;
+            }
+            if self.under_way.is_empty()
+                && let Some(read) = self.reads.next()
+            {
+                self.under_way.push_back(read);
+                self.waits = true;
+            }
+            return;
         }
     }
 
@@ -182,6 +208,7 @@ impl Stream for GetBody {
         self.read_ahead();
         match ready!(self.under_way.poll_next_unpin(context)) {
             Some(Ok(bytes)) => {
+                self.waits = false;
                 self.read_ahead();
                 self.deliver(bytes)
             }

@@ -155,3 +155,66 @@ async fn a_dropped_get_holds_nothing() {
     assert!(delivery.receipt.await.is_err());
     assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
 }
+
+/// With one buffer of each size, many transfers at once still all end, and slow consumers
+/// hold up nobody for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_cannot_lock_each_other_out() {
+    let beside_the_build = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let dir = tempfile::TempDir::with_prefix_in("node-", beside_the_build).expect("a directory");
+    let config = NodeConfig {
+        store: crate::store::StoreConfig {
+            dir: dir.path().to_owned(),
+            capacity_bytes: Some(512 * MIB),
+            volume_bytes: 128 * MIB,
+            pool_bytes: 0,
+            ..Default::default()
+        },
+        ..NodeConfig::default()
+    };
+    let node = LocalNode::open(config).await.expect("opened");
+    let transfer = |number: u64| {
+        let node = Arc::clone(&node);
+        async move {
+            let length = [3 * MIB + number, 200 * KIB, 700 * KIB, 4 * KIB][number as usize % 4];
+            let (bytes, plan) = (content(length), put_plan(length));
+            node.put(plan.clone(), body(&bytes, 70_000)).await.expect("stored");
+            let mut delivery = node.get(get_plan(&plan)).await.expect("here");
+            let mut at = 0;
+            while let Some(frame) = delivery.body.next().await {
+                let frame = frame.expect("whole");
+                assert!(bytes[at..].starts_with(&frame));
+                at += frame.len();
+                drop(frame);
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(at as u64, length);
+        }
+    };
+    let all = futures::future::join_all((0..64).map(|number| tokio::spawn(transfer(number))));
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(120), all).await;
+    for outcome in ended.expect("no transfer waits for ever") {
+        outcome.expect("no transfer failed");
+    }
+    assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
+    assert_eq!(node.status().await.expect("known").chunks, 64);
+    node.close().await;
+    let refused = node.put(put_plan(1), body(&content(1), 1)).await;
+    assert!(matches!(refused, Err(TransferError::Store { .. })));
+}
+
+/// PUTs that are dropped at any point leave neither chunks nor buffers behind.
+#[tokio::test]
+async fn dropped_puts_leave_nothing() {
+    let node = node();
+    let bytes = content(3 * MIB);
+    for frames in 0..8 {
+        let sent = bytes.slice(..frames * 400_000);
+        let stalled = body(&sent, 100_000).chain(stream::pending());
+        let mut put = node.put(put_plan(3 * MIB), Box::pin(stalled));
+        assert!(futures::poll!(&mut put).is_pending());
+        drop(put);
+    }
+    assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
+    assert_eq!((node.stats().store.chunks, node.stats().store.free_bytes), (0, CAPACITY));
+}

@@ -24,26 +24,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::lends::{LendError, Lends};
 use super::region::{MemoryError, Region};
-
-/// Why a range was not lent, or bytes not shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LendError {
-    /// The range leaves the buffer.
-    #[error("bytes {start}..{end} are not inside a buffer of {length} bytes")]
-    OutOfRange {
-        /// First byte asked for.
-        start: usize,
-        /// The byte after the last asked for.
-        end: usize,
-        /// The buffer's length.
-        length: usize,
-    },
-    /// A slice that covers some of these bytes is still out.
-    #[error("some of these bytes are lent to a transfer")]
-    Lent,
-}
 
 /// Memory of the caller, whole. Dropping it while slices are out frees it with the last.
 pub struct HostBuffer {
@@ -402,81 +384,29 @@ impl Drop for VecParts {
     }
 }
 
-/// The ranges that are out. Few at a time (one per transfer), so plain vectors.
-#[derive(Default)]
-struct Lends {
-    exclusive: Vec<Range<usize>>,
-    shared: Vec<Range<usize>>,
-}
-
-impl Lends {
-    fn is_empty(&self) -> bool {
-        self.exclusive.is_empty() && self.shared.is_empty()
-    }
-
-    fn lend_exclusive(&mut self, range: Range<usize>) -> Result<(), LendError> {
-        if overlaps(&self.exclusive, &range) || overlaps(&self.shared, &range) {
-            return Err(LendError::Lent);
-        }
-        self.exclusive.push(range);
-        Ok(())
-    }
-
-    fn lend_shared(&mut self, range: Range<usize>) -> Result<(), LendError> {
-        if overlaps(&self.exclusive, &range) {
-            return Err(LendError::Lent);
-        }
-        self.share(range);
-        Ok(())
-    }
-
-    /// For a range that a living shared slice covers already.
-    fn share(&mut self, range: Range<usize>) {
-        self.shared.push(range);
-    }
-
-    fn split_exclusive(&mut self, range: &Range<usize>, cut: usize) {
-        self.return_exclusive(range);
-        self.exclusive.push(range.start..cut);
-        self.exclusive.push(cut..range.end);
-    }
-
-    /// `left` grows by `right`, which keeps an empty range at its end.
-    fn join_exclusive(&mut self, left: &Range<usize>, right: &Range<usize>) {
-        self.return_exclusive(left);
-        self.return_exclusive(right);
-        self.exclusive.push(left.start..right.end);
-        self.exclusive.push(right.end..right.end);
-    }
-
-    fn downgrade(&mut self, range: &Range<usize>) {
-        self.return_exclusive(range);
-        self.shared.push(range.clone());
-    }
-
-    fn return_exclusive(&mut self, range: &Range<usize>) {
-        take(&mut self.exclusive, range);
-    }
-
-    fn return_shared(&mut self, range: &Range<usize>) {
-        take(&mut self.shared, range);
-    }
-}
-
-fn overlaps(lent: &[Range<usize>], range: &Range<usize>) -> bool {
-    lent.iter().any(|other| other.start < range.end && range.start < other.end)
-}
-
-fn take(lent: &mut Vec<Range<usize>>, range: &Range<usize>) {
-    let entry = lent.iter().position(|other| other == range);
-    lent.swap_remove(entry.expect("every living slice has its entry"));
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn neighbours_join_and_strangers_do_not() {
+        let mut buffer = HostBuffer::from(vec![0; 10]);
+        let mut front = buffer.slice_mut(..).expect("free");
+        let rest = {
+            let first = front.split_to(4);
+            std::mem::replace(&mut front, first)
+        };
+        let mut other = HostBuffer::from(vec![0; 10]);
+        let stranger = other.slice_mut(4..).expect("free");
+        assert!(front.unsplit(stranger).is_err());
+        assert!(front.unsplit(rest).is_ok());
+        assert_eq!((front.offset(), front.len()), (0, 10));
+        assert_eq!(buffer.slice_mut(9..).err(), Some(LendError::Lent));
+        drop(front);
+        assert!(buffer.bytes_mut().is_ok());
+    }
 
     #[test]
     fn exclusive_slices_never_overlap() {
@@ -514,24 +444,6 @@ mod tests {
         let vec = buffer.into_vec().expect("all came back");
         assert_eq!(vec.as_ptr(), address);
         assert_eq!(vec[..4], [0, 0, 0, 3]);
-    }
-
-    #[test]
-    fn neighbours_join_and_strangers_do_not() {
-        let mut buffer = HostBuffer::from(vec![0; 10]);
-        let mut front = buffer.slice_mut(..).expect("free");
-        let rest = {
-            let first = front.split_to(4);
-            std::mem::replace(&mut front, first)
-        };
-        let mut other = HostBuffer::from(vec![0; 10]);
-        let stranger = other.slice_mut(4..).expect("free");
-        assert!(front.unsplit(stranger).is_err());
-        assert!(front.unsplit(rest).is_ok());
-        assert_eq!((front.offset(), front.len()), (0, 10));
-        assert_eq!(buffer.slice_mut(9..).err(), Some(LendError::Lent));
-        drop(front);
-        assert!(buffer.bytes_mut().is_ok());
     }
 
     #[test]

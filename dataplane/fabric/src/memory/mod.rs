@@ -7,9 +7,11 @@
 //!   transfers by the range.
 
 mod host;
+mod lends;
 mod pool;
 mod region;
 
-pub use host::{HostBuffer, HostSlice, HostSliceMut, LendError};
+pub use host::{HostBuffer, HostSlice, HostSliceMut};
+pub use lends::LendError;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{MemoryError, PAGE_BYTES, Region};

@@ -94,6 +94,14 @@ impl Disk for Ring {
     }
 }
 
+impl Drop for Ring {
+    /// Ends the thread; nobody waits for it.
+    fn drop(&mut self) {
+        let (done, _) = oneshot::channel();
+        self.submit(Op::Close { done });
+    }
+}
+
 struct Waker {
     event: OwnedFd,
     asleep: AtomicBool,
