@@ -51,6 +51,7 @@ fn routes(gate: &Arc<Notify>, arrived: &Arc<Notify>) -> Router {
     let (gate, arrived) = (Arc::clone(gate), Arc::clone(arrived));
     Router::new()
         .route("/ok", get(|| async { "ok" }))
+        .route("/host", get(host))
         .route("/panic", get(|| async { panic!("on purpose") as &'static str }))
         .route("/panic-in-body", get(panicking_body))
         .route("/gate", get(move || gated(Arc::clone(&gate), Arc::clone(&arrived))))
@@ -64,6 +65,10 @@ fn routes(gate: &Arc<Notify>, arrived: &Arc<Notify>) -> Router {
                 }
             }),
         )
+}
+
+async fn host(headers: http::HeaderMap) -> String {
+    headers["host"].to_str().unwrap().to_owned()
 }
 
 /// Sends half of its body, says so, and the rest when it is let go.
@@ -134,6 +139,31 @@ async fn a_panic_costs_one_answer_and_no_connection() {
     let metrics = String::from_utf8(bench.metrics.prometheus_text()).unwrap();
     let panics = metrics.lines().find(|l| l.starts_with("keyway_server_panics_total")).unwrap();
     assert!(panics.ends_with(" 2"), "{panics}");
+}
+
+#[tokio::test]
+async fn http2_streams_fail_alone_and_name_their_host() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let bench = bench(Limits::default()).await;
+    let stream = tokio::net::TcpStream::connect(bench.address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake::<_, _, Body>(
+        TokioExecutor::new(),
+        TokioIo::new(stream),
+    )
+    .await
+    .unwrap();
+    tokio::spawn(connection);
+    let request = |path: &str| {
+        let uri = format!("http://bucket.s3.example{path}");
+        Request::builder().uri(uri).body(Body::empty()).unwrap()
+    };
+    let broken = sender.send_request(request("/panic-in-body")).await.unwrap();
+    assert!(broken.into_body().collect().await.is_err());
+    let response = sender.send_request(request("/host")).await.unwrap();
+    assert!(response.headers().contains_key("x-amz-request-id"));
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    // Signatures cover the host's header, which HTTP/2 does not have.
+    assert_eq!(body, "bucket.s3.example");
 }
 
 #[tokio::test]
