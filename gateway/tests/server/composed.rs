@@ -37,7 +37,7 @@ async fn round_trip(running: &Running) {
         .unwrap();
     client.create_bucket("bucket").await.unwrap();
     let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| (at % 251) as u8).collect();
-    let source: HostBuffer = bytes.into();
+    let mut source: HostBuffer = bytes.into();
     client.put_object("bucket", "key").body(source.slice(..).unwrap()).send().await.unwrap();
     let got = client.get_object("bucket", "key").bytes().await.unwrap();
     assert!(got.target[..] == source.bytes().unwrap()[..], "the bytes differ");
