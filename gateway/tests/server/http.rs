@@ -157,8 +157,12 @@ async fn http2_streams_fail_alone_and_name_their_host() {
         let uri = format!("http://bucket.s3.example{path}");
         Request::builder().uri(uri).body(Body::empty()).unwrap()
     };
-    let broken = sender.send_request(request("/panic-in-body")).await.unwrap();
-    assert!(broken.into_body().collect().await.is_err());
+    // The stream may be reset before its head is out, or after.
+    let broken = match sender.send_request(request("/panic-in-body")).await {
+        Ok(response) => response.into_body().collect().await.err().is_some(),
+        Err(_) => true,
+    };
+    assert!(broken);
     let response = sender.send_request(request("/host")).await.unwrap();
     assert!(response.headers().contains_key("x-amz-request-id"));
     let body = response.into_body().collect().await.unwrap().to_bytes();
