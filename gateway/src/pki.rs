@@ -163,3 +163,43 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
 fn at(path: &Path) -> impl FnOnce(io::Error) -> PkiError + '_ {
     move |source| PkiError::Io { path: path.to_owned(), source }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_authority_stays_and_keys_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Authority::open_or_create(dir.path()).unwrap();
+        let certificate = fs::read(first.certificate()).unwrap();
+        let identity = first.issue("node", &["localhost".to_owned()]).unwrap();
+        let again = Authority::open_or_create(dir.path()).unwrap();
+        assert_eq!(fs::read(again.certificate()).unwrap(), certificate);
+        for key in [dir.path().join("authority.key"), identity.key.clone()] {
+            assert_eq!(fs::metadata(key).unwrap().mode() & 0o777, 0o600);
+        }
+        let before = fs::read(&identity.certificate).unwrap();
+        let renewed = again.issue("node", &["localhost".to_owned()]).unwrap();
+        assert_eq!(renewed, identity);
+        assert_ne!(fs::read(&renewed.certificate).unwrap(), before);
+    }
+
+    #[test]
+    fn a_server_is_known_by_all_its_names() {
+        let names = host_names([192, 0, 2, 1].into(), &["s3.example".to_owned()]);
+        for name in ["localhost", "127.0.0.1", "::1", "192.0.2.1", "s3.example"] {
+            assert!(names.iter().any(|n| n == name), "{name} is missing from {names:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_that_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let refused = authority.issue("node", &["bücher.example".to_owned()]);
+        assert!(matches!(refused, Err(PkiError::Certificate(_))));
+    }
+}

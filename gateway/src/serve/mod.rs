@@ -37,6 +37,9 @@ pub use data_dir::{DataDir, DataDirError};
 pub use node::{RunningNode, serve_node};
 pub use root::Root;
 
+/// How long a stop waits for operators' requests: they take milliseconds.
+const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,6 +111,7 @@ pub struct Running {
     pub root: Root,
     stop: watch::Sender<bool>,
     s3: JoinHandle<bool>,
+    stop_admin: watch::Sender<bool>,
     admin: JoinHandle<bool>,
     background: Vec<JoinHandle<()>>,
     acceptor: Option<TlsAcceptor>,
@@ -140,6 +144,8 @@ impl Running {
         self.readiness.set_draining();
         let _ = self.stop.send(true);
         let drained = self.s3.await.unwrap_or(false);
+        // Last to go: until here it tells that the server is draining.
+        let _ = self.stop_admin.send(true);
         let _ = self.admin.await;
         for task in self.background {
             let _ = task.await;
@@ -204,6 +210,7 @@ async fn start(
     let admin_address = local_address(&admin_listener, config.listen.address)?;
 
     let (stop, stopped) = watch::channel(false);
+    let (stop_admin, admin_stopped) = watch::channel(false);
     let drain_timeout = Duration::from_millis(config.listen.drain_timeout_ms);
     let readiness = Arc::new(Readiness::default());
     upkeep::ask_nodes(&nodes, &metrics, &readiness).await;
@@ -237,7 +244,8 @@ async fn start(
         root,
         stop,
         s3: tokio::spawn(server.run(stopped.clone(), drain_timeout)),
-        admin: tokio::spawn(admin.run(stopped.clone(), drain_timeout)),
+        stop_admin,
+        admin: tokio::spawn(admin.run(admin_stopped, ADMIN_DRAIN_TIMEOUT)),
         background: vec![tokio::spawn(upkeep.run(stopped)), tokio::spawn(maintain)],
         acceptor,
         readiness,

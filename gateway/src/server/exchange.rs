@@ -1,7 +1,7 @@
 //! What surrounds every request: its id, admission, panics, and what is told of it.
 //!
 //! Cost without tracing: two allocations (the shared record of the request, the boxed
-//! future), two relaxed counters, three histograms at the end; see `benches/exchange.rs`.
+//! future), a few relaxed counters, and three histograms at the end.
 
 use std::convert::Infallible;
 use std::fmt::Write;

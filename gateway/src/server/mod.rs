@@ -40,9 +40,9 @@ pub use tls::{TlsAcceptor, TlsError};
 /// calls, but every connection that uploads holds one.
 const HTTP1_BUFFER_BYTES: usize = 128 * 1024;
 /// HTTP/2's windows: what a client may send ahead of the handler, per stream and per
-/// connection. Memory under load is bounded by connections × the second.
+/// connection. Memory under load is bounded by connections × the second: 32 MiB at 64.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 /// HTTP/2's frames out: fewer and larger than the protocol's 16 KiB default.
 const HTTP2_FRAME_BYTES: u32 = 64 * 1024;
 /// Bytes of a response that HTTP/2 queues per stream while the client's window is full.

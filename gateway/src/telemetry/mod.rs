@@ -75,7 +75,9 @@ impl Installed {
 /// # Errors
 /// [`TelemetryError`] when the filter or endpoint is wrong, or a subscriber is installed.
 pub fn install(config: &Telemetry) -> Result<Installed, TelemetryError> {
-    let filter = EnvFilter::try_new(&config.log_filter).map_err(TelemetryError::Filter)?;
+    // Spans name buckets and keys, which do not belong into the log.
+    let filter = format!("{},{TRACE_TARGET}=off", config.log_filter);
+    let filter = EnvFilter::try_new(filter).map_err(TelemetryError::Filter)?;
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr())
         && std::env::var_os("NO_COLOR").is_none();
     let console = fmt::layer().with_writer(std::io::stderr).with_ansi(ansi);

@@ -101,7 +101,7 @@ metrics! {
         "Handlers that panicked. Each is a bug.", by [];
     NODE_TRANSFERS = UpDownCounter "keyway.node.transfers" ["{transfer}"]
         "Transfers under way on a storage node.", by [NODE];
-    NODE_UP = UpDownCounter "keyway.node.up" ["1"]
+    NODE_UP = UpDownCounter "keyway.node.up" ["{node}"]
         "Whether the storage node answered when last asked.", by [NODE];
     STORE_CAPACITY = UpDownCounter "keyway.store.capacity" ["By"]
         "Bytes that a node's store may use.", by [NODE];

@@ -5,11 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod bench;
 mod client;
 mod completions;
 mod config;
 mod demo;
+mod doctor;
 mod gateway;
 mod get;
 mod ls;
@@ -70,6 +72,8 @@ commands! {
     Serve(serve::Args),
     Gateway(gateway::Args),
     Node(node::Args),
+    Doctor(doctor::Args),
+    Admin(admin::Args),
     Get(get::Args),
     Put(put::Args),
     Ls(ls::Args),

@@ -1,0 +1,6 @@
+//! The server through real sockets on loopback.
+
+mod composed;
+mod http;
+mod telemetry;
+mod wire;
