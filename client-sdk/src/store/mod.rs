@@ -248,7 +248,7 @@ impl KeywayStore {
     }
 
     async fn delete_batch(&self, batch: Vec<Path>) -> Result<Vec<Result<Path>>> {
-        let keys = batch.iter().map(Path::as_ref);
+        let keys: Vec<String> = batch.iter().map(ToString::to_string).collect();
         let failures = self.client.delete_objects(&self.bucket, keys).await;
         let failures = failures.map_err(|e| translate(e, &Path::default()))?;
         let outcome = |path: Path| match failures.iter().find(|f| f.key == path.as_ref()) {
