@@ -137,7 +137,9 @@ async fn a_cancelled_upload_leaves_nothing_behind() {
         .put_object("sdk", "k")
         .part_bytes(5 * MIB as u64)
         .concurrency(2)
-        .on_progress(move |_| drop(moved.send(())))
+        .on_progress(move |_| {
+            let _ = moved.send(());
+        })
         .body(pattern(64 * MIB));
     let write = tokio::spawn(put.send());
     moves.recv().await.expect("bytes move");
