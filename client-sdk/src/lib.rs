@@ -28,6 +28,11 @@
 
 #![forbid(unsafe_code)]
 
+/// The README's Rust is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod builder;
 mod credentials;
 mod error;

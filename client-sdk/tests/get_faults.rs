@@ -275,7 +275,8 @@ async fn ranges_are_of_one_version() {
     for (outcome, start) in got.iter().zip(starts) {
         assert_eq!(outcome.target[..], object[start..start + 10]);
     }
-    let gets: Vec<_> = server.seen().into_iter().filter(|seen| seen.method == "GET").collect();
+    let gets: Vec<_> = server.seen().into_iter().filter(|seen| seen.is("GET", "/bkt/k")).collect();
     assert_eq!(gets.len(), 3);
+    assert!(gets.iter().all(|seen| seen.body.is_empty()), "a read sends nothing");
     assert!(gets.iter().all(|seen| seen.headers["if-match"] == ETAG));
 }

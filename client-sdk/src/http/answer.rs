@@ -92,7 +92,7 @@ impl Answer {
 
     /// The error that a refusing answer means. What cannot be read is left out: the status
     /// says enough.
-    pub(crate) async fn into_error(&mut self, method: &Method) -> ClientError {
+    pub(crate) async fn read_error(&mut self, method: &Method) -> ClientError {
         let mut text = BytesMut::new();
         if method != Method::HEAD {
             while let Ok(Some(piece)) = self.chunk().await {

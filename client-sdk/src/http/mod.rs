@@ -150,7 +150,7 @@ impl Client {
         if answer.status().is_success() {
             Ok(answer)
         } else {
-            Err(answer.into_error(&call.method).await)
+            Err(answer.read_error(&call.method).await)
         }
     }
 

@@ -187,6 +187,12 @@ impl GetObject {
         Ok(self)
     }
 
+    /// What the object is, under the same conditions.
+    #[cfg(feature = "object_store")]
+    pub(crate) async fn describe(&self) -> Result<ObjectInfo, ClientError> {
+        self.head().await
+    }
+
     async fn head(&self) -> Result<ObjectInfo, ClientError> {
         let mut call = self.call(Method::HEAD)?;
         call.header("x-amz-checksum-mode", "ENABLED")?;

@@ -25,6 +25,8 @@ use crate::error::ClientError;
 
 pub use get::{GetObject, GetOutcome};
 pub use info::ObjectInfo;
+#[cfg(feature = "object_store")]
+pub(crate) use multipart::{Part, PutUpload};
 pub use put::{PutBody, PutObject, PutOutcome};
 pub use ranges::GetRanges;
 

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use ::http::{Method, StatusCode};
+#[cfg(feature = "object_store")]
+use bytes::Bytes;
 use keyway_proto::{Checksum, ChecksumKind, KeyStrength, TransferPath};
 use tokio::task::JoinSet;
 
@@ -24,27 +26,20 @@ pub(super) async fn put(
     meter: Meter,
 ) -> Result<PutOutcome, ClientError> {
     let bytes = source.bytes();
-    let mut upload = Upload::begin(put).await?;
+    let mut upload = PutUpload::begin(put).await?;
     let result = async {
         let parts = upload.parts(source, part_bytes, meter, put.concurrency).await?;
         upload.complete(put, bytes, parts).await
     }
     .await;
-    match result {
-        Ok(outcome) => {
-            upload.open = false;
-            Ok(outcome)
-        }
-        Err(error) => {
-            upload.open = false;
-            upload.place.abort().await;
-            Err(error)
-        }
+    if result.is_err() {
+        upload.give_up().await;
     }
+    result
 }
 
 /// Where an upload's requests go.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Place {
     client: Client,
     bucket: Arc<str>,
@@ -53,13 +48,15 @@ struct Place {
 }
 
 /// An upload that is aborted unless it was completed.
-struct Upload {
+#[derive(Debug)]
+pub(crate) struct PutUpload {
     place: Place,
     open: bool,
 }
 
 /// A part that the service has.
-struct Part {
+#[derive(Debug)]
+pub(crate) struct Part {
     number: u16,
     etag: String,
     sum: Checksum,
@@ -67,8 +64,8 @@ struct Part {
     retries: u32,
 }
 
-impl Upload {
-    async fn begin(put: &PutObject) -> Result<Self, ClientError> {
+impl PutUpload {
+    pub(crate) async fn begin(put: &PutObject) -> Result<Self, ClientError> {
         let mut call = Call::object(Method::POST, &put.bucket, &put.key);
         call.query = Query::flag("uploads");
         call.headers = put.headers.clone();
@@ -125,8 +122,9 @@ impl Upload {
         Ok(parts)
     }
 
-    async fn complete(
-        &self,
+    /// Makes the object visible.
+    pub(crate) async fn complete(
+        &mut self,
         put: &PutObject,
         bytes: u64,
         parts: Vec<Part>,
@@ -149,6 +147,7 @@ impl Upload {
         call.header("x-amz-checksum-type", "FULL_OBJECT")?;
         call.body = xml::write(&xml::CompleteMultipartUpload { parts })?;
         let done = self.place.completed(&call, sum, bytes).await?;
+        self.open = false;
         retries += done.retries;
         Ok(PutOutcome {
             bytes,
@@ -163,7 +162,38 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl PutUpload {
+    /// Sends one part of the caller's.
+    #[cfg(feature = "object_store")]
+    pub(crate) fn part(
+        &self,
+        number: u64,
+        body: Bytes,
+    ) -> impl Future<Output = Result<Part, ClientError>> + Send + 'static {
+        let place = self.place.clone();
+        async move {
+            let number = u16::try_from(number).map_err(|_| ClientError::TooLarge(number))?;
+            let length = body.len() as u64;
+            place.part(number, &Source::Memory(body), 0, length, &Meter::new(None, None)).await
+        }
+    }
+
+    /// Gives the upload up, and tells whether the service knows.
+    #[cfg(feature = "object_store")]
+    pub(crate) async fn abort(&mut self) -> Result<(), ClientError> {
+        self.place.client.call(&self.place.call(Method::DELETE)).await?;
+        self.open = false;
+        Ok(())
+    }
+
+    /// Gives the upload up; the caller has an error of its own.
+    async fn give_up(&mut self) {
+        self.open = false;
+        self.place.abort().await;
+    }
+}
+
+impl Drop for PutUpload {
     fn drop(&mut self) {
         if !self.open {
             return;

@@ -92,7 +92,7 @@ fn collect(
                 let part = Sum { bytes, info, checksum, retries };
                 whole = Some(match whole {
                     None => part,
-                    Some(before) => before.append(part),
+                    Some(before) => before.append(&part),
                 });
             }
             Err(Failed { error, target }) => {
@@ -131,7 +131,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn append(self, part: Self) -> Self {
+    fn append(self, part: &Self) -> Self {
         let combined = |before: Checksum| before.combine(&part.checksum?, part.bytes);
         Self {
             checksum: self.checksum.and_then(combined),

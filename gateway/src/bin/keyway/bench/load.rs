@@ -91,23 +91,21 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
     let workers = (0..cell.workers as u64)
         .map(|number| Worker::new(target, bucket, cell, number, objects))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    // Costs are counted from the end of the warm-up on.
-    let costs = async {
+    // Costs are counted from the end of the warm-up until the last answer.
+    let before = async {
         tokio::time::sleep_until(begin.into()).await;
-        let server = target.server_pid.map(ProcessTime::of).transpose()?;
-        let own = ProcessTime::own()?;
-        tokio::time::sleep_until(end.into()).await;
-        let client_cpu = ProcessTime::own()?.since(own);
-        let server_cpu = match (target.server_pid, server) {
-            (Some(pid), Some(before)) => Some(ProcessTime::of(pid)?.since(before)),
-            _ => None,
-        };
-        anyhow::Ok((client_cpu, server_cpu))
+        anyhow::Ok((ProcessTime::own()?, target.server_pid.map(ProcessTime::of).transpose()?))
     };
     let tasks = workers.into_iter().map(|worker| tokio::spawn(worker.run(begin, end)));
     let tasks = try_join_all(tasks.collect::<Vec<_>>());
-    let (tallies, costs) = tokio::join!(tasks, costs);
-    let (client_cpu, server_cpu) = costs?;
+    let (tallies, before) = tokio::join!(tasks, before);
+    let (own, server) = before?;
+    let elapsed = begin.elapsed();
+    let client_cpu = ProcessTime::own()?.since(own);
+    let server_cpu = match (target.server_pid, server) {
+        (Some(pid), Some(before)) => Some(ProcessTime::of(pid)?.since(before)),
+        _ => None,
+    };
     let mut measured = Measured {
         cell,
         target: target.name.clone(),
@@ -119,7 +117,7 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
             Operation::Put => cell.workers as u64 * PUT_KEYS * cell.size,
             Operation::List => 0,
         },
-        elapsed: cell.time,
+        elapsed,
         client_cpu,
         server_cpu,
         server_peak_bytes: target.server_pid.map(usage::peak_memory_bytes).transpose()?,
@@ -199,7 +197,8 @@ impl Worker {
         })
     }
 
-    /// An operation counts when it began after the warm-up and ended in time.
+    /// An operation counts when it ended after the warm-up; none begins after the end, and the
+    /// time is taken until the last has ended, however long it takes.
     async fn run(mut self, begin: Instant, end: Instant) -> anyhow::Result<Tally> {
         for turn in 0.. {
             let started = Instant::now();
@@ -211,7 +210,7 @@ impl Worker {
                 Operation::Put => self.put(turn).await?,
                 Operation::List => self.list().await?,
             };
-            if started >= begin && ended <= end {
+            if ended >= begin {
                 self.tally.latencies.record(ended - started);
                 self.tally.bytes += bytes;
                 self.tally.verified_bytes += verified_bytes;
