@@ -290,7 +290,7 @@ impl Server {
             }
             writeln!(
                 toml,
-                "listen.tls = {{ mode = \"files\", certificate = {chain:?}, key = {key:?} }}"
+                "listen.tls = {{ mode = \"files\", cert_file = {chain:?}, key_file = {key:?} }}"
             )?;
         }
         toml.push_str(&self.options.config);
