@@ -2,7 +2,8 @@
 //!
 //! [`serve()`] composes all of it from a [`Config`]; [`server`] speaks HTTP, [`s3`] holds the
 //! S3 operations over the catalog and [`node`] the storage nodes that they send their plans
-//! to, [`maintenance`] releases what nothing names any more, [`admin`] answers operators, and [`telemetry`] tells what happens.
+//! to, [`maintenance`] releases what nothing names any more, [`admin`] answers operators,
+//! [`doctor`] and [`pki`] help them, and [`telemetry`] tells what happens.
 //!
 //! What may not enter: disks, devices, `unsafe`. Object bytes pass through here in frames
 //! that nobody copies.
@@ -21,4 +22,4 @@ pub mod server;
 pub mod telemetry;
 
 pub use config::Config;
-pub use serve::{Root, Running, ServeError, serve};
+pub use serve::{Root, Running, RunningNode, ServeError, serve, serve_gateway, serve_node};

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use keyway_dataplane::node::BodyError;
-use keyway_dataplane::{Body, LocalNode, StorageNode, TransferError, rpc};
+use keyway_dataplane::{Body, Delivery, LocalNode, NodeStatus, StorageNode, TransferError, rpc};
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece,
-    PutPlan, TenantId, TransferId,
+    PutPlan, Receipt, TenantId, TransferId,
 };
 use keyway_rpc::TlsPaths;
 use tokio::net::TcpListener;
@@ -60,15 +60,15 @@ impl Pki {
     }
 }
 
-struct Served {
-    node: Arc<LocalNode>,
+struct Served<N = LocalNode> {
+    node: Arc<N>,
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     server: JoinHandle<()>,
 }
 
-impl Served {
-    async fn start(pki: &Pki, node: Arc<LocalNode>, address: &str) -> Self {
+impl<N: StorageNode> Served<N> {
+    async fn start(pki: &Pki, node: Arc<N>, address: &str) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -80,7 +80,7 @@ impl Served {
         Self { node, address, stop, server }
     }
 
-    async fn stop(self) -> (Arc<LocalNode>, SocketAddr) {
+    async fn stop(self) -> (Arc<N>, SocketAddr) {
         drop(self.stop);
         self.server.await.unwrap();
         (self.node, self.address)
@@ -343,4 +343,73 @@ async fn a_node_that_comes_back_is_found_again() {
     assert_eq!(read_again.unwrap(), sent);
     drop(remote);
     served.stop().await;
+}
+
+/// A node whose device hangs: it begins every call and ends none.
+struct Hanging;
+
+#[async_trait::async_trait]
+impl StorageNode for Hanging {
+    fn id(&self) -> NodeId {
+        ID
+    }
+
+    async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {
+        let (_, receipt) = oneshot::channel();
+        Ok(Delivery { length: plan.length(), body: Box::pin(stream::pending()), receipt })
+    }
+
+    async fn put(&self, _: PutPlan, _body: Body) -> Result<Receipt, TransferError> {
+        std::future::pending().await
+    }
+
+    async fn release(&self, _: &[ChunkId]) -> Result<(), TransferError> {
+        std::future::pending().await
+    }
+
+    async fn chunks(&self, _: Option<ChunkId>, _: usize) -> Result<Vec<ChunkSpec>, TransferError> {
+        std::future::pending().await
+    }
+
+    async fn status(&self) -> Result<NodeStatus, TransferError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_is_given_up() {
+    let pki = Pki::new();
+    let served = Served::start(&pki, Arc::new(Hanging), "127.0.0.1:0").await;
+    let config = RemoteNodeConfig { answer_timeout_ms: 500, ..config(pki.paths(), served.address) };
+    let remote = RemoteNode::new(&config).unwrap();
+    let given_up = |result: Result<(), TransferError>| {
+        assert!(matches!(result, Err(TransferError::Unreachable(_))), "{result:?}");
+    };
+    given_up(remote.status().await.map(drop));
+    given_up(remote.chunks(None, 1).await.map(drop));
+    given_up(remote.release(&[ChunkId::generate()]).await);
+    given_up(read(&remote, get_plan(&put_plan(5000))).await.map(drop));
+    // One whose frames are all under way, and one that the window holds up.
+    for length in [5000, 32 << 20] {
+        let put = remote.put(put_plan(length as u64), body(&bytes(length), 1 << 20));
+        given_up(put.await.map(drop));
+    }
+}
+
+/// The deadline is the node's: a caller may take as long as it likes over its body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_caller_is_waited_for() {
+    let pki = Pki::new();
+    let served = served(&pki).await;
+    let config = RemoteNodeConfig { answer_timeout_ms: 300, ..config(pki.paths(), served.address) };
+    let remote = RemoteNode::new(&config).unwrap();
+    remote.status().await.unwrap();
+    let sent = bytes(5000);
+    let slow = body(&sent, 2500).then(|frame| async {
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        frame
+    });
+    let plan = put_plan(5000);
+    remote.put(plan.clone(), Box::pin(slow)).await.unwrap();
+    assert_eq!(read(&remote, get_plan(&plan)).await.unwrap(), sent);
 }

@@ -29,7 +29,8 @@ pub struct StoreConfig {
     pub capacity_bytes: Option<u64>,
     /// Size of a new volume file. Smaller ones are made when less is left.
     pub volume_bytes: u64,
-    /// Memory for the buffers of all transfers together.
+    /// Memory for the buffers of all transfers together; with io_uring it is taken, and
+    /// locked, at start.
     pub pool_bytes: usize,
     /// Whether I/O goes through an io_uring.
     pub io_uring: AccessMode,
@@ -45,7 +46,7 @@ impl Default for StoreConfig {
             dir: PathBuf::from("store"),
             capacity_bytes: None,
             volume_bytes: GIB,
-            pool_bytes: 64 * MIB as usize,
+            pool_bytes: 48 * MIB as usize,
             io_uring: AccessMode::Auto,
             direct_io: AccessMode::Auto,
             scrub_bytes_per_second: 4 * MIB,

@@ -132,3 +132,16 @@ async fn what_the_sweeper_took_cannot_be_published() {
     assert!(matches!(late, Err(CatalogError::Swept)), "{late:?}");
     assert_eq!(setup.garbage().await, orphan.extents);
 }
+
+/// As a caller does that lost the answer.
+#[tokio::test]
+async fn publishing_the_same_object_again_changes_nothing() {
+    let setup = Setup::new();
+    let bucket = setup.bucket("bucket").await;
+    let object = object(2);
+    for _ in 0..3 {
+        setup.publish(&bucket, "k", &object).await.unwrap();
+        assert_eq!(setup.garbage().await, []);
+        assert_eq!(setup.owned(&object).await, [true, true]);
+    }
+}

@@ -61,6 +61,9 @@ pub enum ConfigError {
          KEYWAY_ROOT_SECRET_KEY) are given together or not at all"
     )]
     HalfCredentials,
+    /// Gateways and nodes cannot recognise each other.
+    #[error("cluster.authority_file, cluster.cert_file and cluster.key_file are needed")]
+    ClusterTls,
     /// Root credentials that cannot be used.
     #[error("invalid root credentials")]
     Credentials(#[source] InvalidCredentials),
@@ -147,6 +150,7 @@ impl Config {
         if self.telemetry.metrics_interval_ms == 0 {
             return refuse("telemetry.metrics_interval_ms", "must be at least 1");
         }
+        self.cluster.nodes()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls
             && (cert_file.as_os_str().is_empty() || key_file.as_os_str().is_empty())
         {

@@ -4,6 +4,7 @@
 //! (`KEYWAY_LISTEN__ADDRESS` is `listen.address`), flags. Unknown names are refused in all of
 //! them. docs/config.md is generated from these declarations.
 
+mod cluster;
 mod load;
 mod reference;
 mod secret;
@@ -19,9 +20,14 @@ pub use reference::reference;
 pub use secret::Secret;
 pub use tls::{Tls, TlsVersion};
 
+use keyway_dataplane::AccessMode;
 use settings::{section, values};
 
 use crate::s3::S3Config;
+
+/// Events from ourselves and what goes wrong below. Not the S3 protocol layer's: it logs every
+/// mistake of a client as an error, and parts of requests with it.
+const LOG_FILTER: &str = "info,s3s=off,opentelemetry=warn,opentelemetry_sdk=warn";
 
 const KIB: usize = 1024;
 const MIB: u64 = 1024 * 1024;
@@ -43,8 +49,10 @@ section! {
         pub meta: Meta = Meta::default(),
         /// The storage node.
         pub node: Node = Node::default(),
-        /// Storage nodes of other processes.
-        pub gateway: Gateway = Gateway::default(),
+        /// Gateways and nodes as processes of their own.
+        pub cluster: Cluster = Cluster::default(),
+        /// What runs beside the requests.
+        pub maintenance: Maintenance = Maintenance::default(),
         /// The root tenant.
         pub root: Root = Root::default(),
         /// Logs, metrics and traces.
@@ -114,16 +122,8 @@ section! {
 
     /// The storage node.
     pub struct Node {
-        /// The node's id in the cluster.
+        /// The node's id, unique in its cluster.
         pub id: u32 = 1,
-        /// Address of the node's RPC, for `keyway node`.
-        pub listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9100)),
-        /// Certificate of the node or gateway for mutual TLS between them (PEM).
-        pub certificate: Option<PathBuf> = None,
-        /// Key of that certificate (PEM, readable by the owner alone).
-        pub key: Option<PathBuf> = None,
-        /// Authority that the other side's certificate must come from (PEM).
-        pub authority: Option<PathBuf> = None,
         /// Transfers under way at once.
         pub max_transfers: NonZeroUsize = non_zero_usize(256),
         /// Transfers waiting for their turn. One more is answered with 503.
@@ -136,17 +136,53 @@ section! {
     pub struct Store {
         /// Engine: `"file"`, or `"memory"`, which forgets everything at the end.
         pub engine: Engine = Engine::File,
-        /// Bytes that the store may use. Unset: of the file system what is free, less a
-        /// reserve; of memory 1 GiB.
+        /// Where the volumes lie. Unset: `store` in the data directory.
+        pub dir: Option<PathBuf> = None,
+        /// Bytes that the store may use. Unset: of the file system all but a reserve of a
+        /// twentieth (at most 1 GiB); of memory 1 GiB.
         pub capacity_bytes: Option<u64> = None,
-        /// Bytes of buffers for transfers: the bound of the data path's memory.
-        pub buffer_bytes: u64 = 32 * MIB,
+        /// Size of a new volume file.
+        pub volume_bytes: u64 = 1024 * MIB,
+        /// Memory for the buffers of all transfers: the bound of the data path's memory.
+        pub buffer_bytes: usize = 32 * KIB * KIB,
+        /// Whether I/O goes through an io_uring: `"auto"` where it works, `"require"`, or
+        /// `"off"`.
+        pub io_uring: AccessMode = AccessMode::Auto,
+        /// Whether I/O passes the page cache by (`O_DIRECT`): as above.
+        pub direct_io: AccessMode = AccessMode::Auto,
+        /// Bytes per second that the scrubber verifies; 0 turns it off.
+        pub scrub_bytes_per_second: u64 = 4 * MIB,
     }
 
-    /// Storage nodes of other processes, for `keyway gateway`.
-    pub struct Gateway {
-        /// Nodes, each `ID=https://HOST:PORT`. Their TLS settings are those of `node`.
+    /// Gateways and nodes as processes of their own, and mutual TLS between them. `keyway
+    /// admin certs` makes the certificates.
+    pub struct Cluster {
+        /// Address that `keyway node` listens on for gateways.
+        pub address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 9100)),
+        /// Nodes that `keyway gateway` uses, each `ID=https://HOST:PORT`.
         pub nodes: Vec<String> = Vec::new(),
+        /// The authority that both sides' certificates come from (PEM).
+        pub authority_file: Option<PathBuf> = None,
+        /// This process's certificate (PEM).
+        pub cert_file: Option<PathBuf> = None,
+        /// Its key (PEM).
+        pub key_file: Option<PathBuf> = None,
+        /// How long a connection to a node may take to be made.
+        pub connect_timeout_ms: u64 = 5_000,
+        /// How long a node may take to begin an answer, and between two frames of it.
+        pub answer_timeout_ms: u64 = 30_000,
+    }
+
+    /// What runs beside the requests: chunks that nothing names are released.
+    pub struct Maintenance {
+        /// Between two looks at the garbage queue.
+        pub reap_period_ms: u64 = 5_000,
+        /// Between two sweeps for chunks that the catalog does not know.
+        pub sweep_period_ms: u64 = 3_600_000,
+        /// How long a chunk must have been stored without being published until it is swept.
+        pub orphan_grace_ms: u64 = 3_600_000,
+        /// How long completing a multipart upload again gets the first answer.
+        pub completion_memory_ms: u64 = 86_400_000,
     }
 
     /// The root tenant. Without credentials, they are generated at the first start and shown
@@ -162,7 +198,7 @@ section! {
     pub struct Telemetry {
         /// Which log events are kept, in the syntax of `RUST_LOG`: `info`,
         /// `keyway_gateway=debug,warn`.
-        pub log_filter: String = "info,opentelemetry=warn,opentelemetry_sdk=warn".to_owned(),
+        pub log_filter: String = LOG_FILTER.to_owned(),
         /// Form of the log on standard error: `"pretty"` or `"json"`.
         pub log_format: LogFormat = LogFormat::Pretty,
         /// Which requests the access log tells (target `keyway::access`): `"off"`, `"errors"`
@@ -212,6 +248,7 @@ pub enum AccessLog {
 
 values! {
     "`\"file\"` or `\"memory\"`": Engine;
+    "`\"auto\"`, `\"require\"` or `\"off\"`": AccessMode;
     "`\"pretty\"` or `\"json\"`": LogFormat;
     "`\"off\"`, `\"errors\"` or `\"all\"`": AccessLog;
     "table": Tls;

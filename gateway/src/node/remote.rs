@@ -7,12 +7,12 @@
 //! **Ends.** A GET's receipt is read together with the last byte. A PUT says explicitly that
 //! its body is complete; a body that fails, or a caller that goes away, says that it is not,
 //! and the node keeps nothing. Deadlines: for an answer to begin, for the next frame, and for
-//! a PUT's receipt after its last byte. A node that cannot be reached is
-//! [`TransferError::Unreachable`]; after a PUT its chunks may be there all the same, and are
-//! the sweeper's.
+//! a PUT whose frames the node does not take or whose receipt it does not send; never for the
+//! caller's own pace. A node that cannot be reached is [`TransferError::Unreachable`]; after a
+//! PUT its chunks may be there all the same, and are the sweeper's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -58,8 +58,8 @@ pub struct RemoteNodeConfig {
     /// For a connection to be made.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
-    /// For an answer to begin, for the next frame, and for a PUT's receipt after its last
-    /// byte.
+    /// For an answer to begin, and for the next frame; a PUT that the node does not get on
+    /// with is given up after one to two times as long.
     #[serde(default = "answer_timeout_ms")]
     pub answer_timeout_ms: u64,
 }
@@ -178,7 +178,7 @@ impl StorageNode for RemoteNode {
     async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
         let transfer = plan.transfer;
         let failed = Arc::new(Mutex::new(None));
-        let (ended_sender, ended) = oneshot::channel();
+        let progress = Arc::new(Progress::default());
         // Dropped with this future: what still reads the frames then learns that they broke.
         let (_alive, abandoned) = oneshot::channel();
         let outgoing = Outgoing {
@@ -186,15 +186,13 @@ impl StorageNode for RemoteNode {
             body: Some(body),
             rest: Bytes::new(),
             failed: Arc::clone(&failed),
-            ended: Some(ended_sender),
+            progress: Arc::clone(&progress),
             abandoned,
         };
         let mut client = self.data();
-        let call = client.put(outgoing.into_frames());
-        tokio::pin!(call);
         let outcome = tokio::select! {
-            outcome = &mut call => outcome.map_err(|status| error(&status)),
-            _ = ended => self.answer(&mut call).await,
+            outcome = client.put(outgoing.into_frames()) => outcome.map_err(|status| error(&status)),
+            () = progress.stalled(self.answer_timeout) => Err(unreachable("the node does not get on")),
         };
         // The body's own failure is what the caller must see, not what the node made of it.
         if let Some(cause) = failed.lock().take() {
@@ -332,7 +330,7 @@ struct Outgoing {
     rest: Bytes,
     /// Where the body's own error is left for the caller.
     failed: Arc<Mutex<Option<TransferError>>>,
-    ended: Option<oneshot::Sender<()>>,
+    progress: Arc<Progress>,
     abandoned: oneshot::Receiver<()>,
 }
 
@@ -348,12 +346,16 @@ impl Outgoing {
         if let Some(plan) = self.plan.take() {
             return Some(PutPart::Plan(plan));
         }
+        self.progress.step(2);
         while self.rest.is_empty() {
+            let body = self.body.as_mut()?;
+            self.progress.step(1);
             let next = tokio::select! {
                 biased;
                 _ = &mut self.abandoned => None,
-                next = self.body.as_mut()?.next() => Some(next),
+                next = body.next() => Some(next),
             };
+            self.progress.step(1);
             match next {
                 Some(Some(Ok(bytes))) => self.rest = bytes,
                 Some(Some(Err(cause))) => {
@@ -371,10 +373,31 @@ impl Outgoing {
     /// The last frame.
     fn end(&mut self, frame: PutPart) -> Option<PutPart> {
         self.body = None;
-        if let Some(ended) = self.ended.take() {
-            let _ = ended.send(());
-        }
         Some(frame)
+    }
+}
+
+/// How far a PUT got: odd while it waits for the caller's next bytes, even while the node is
+/// the one to wait for.
+#[derive(Default)]
+struct Progress(AtomicU64);
+
+impl Progress {
+    fn step(&self, steps: u64) {
+        self.0.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    /// Resolves when the node did not get on for `limit`, noticed within twice that.
+    async fn stalled(&self, limit: Duration) {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            tokio::time::sleep(limit).await;
+            let now = self.0.load(Ordering::Relaxed);
+            if now == seen && now % 2 == 0 {
+                return;
+            }
+            seen = now;
+        }
     }
 }
 

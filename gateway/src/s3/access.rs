@@ -11,6 +11,7 @@ use s3s::auth::{Credentials, S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::errors::Failure;
+use crate::server::RequestInfo;
 
 /// Looks secrets up, for signatures to be verified with.
 pub(super) struct Secrets(pub(super) Arc<dyn CredentialStore>);
@@ -46,6 +47,10 @@ impl Gate {
 impl S3Access for Gate {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         let principal = self.principal(cx.credentials())?;
+        if let Some(info) = cx.extensions_mut().get::<RequestInfo>().cloned() {
+            info.set_operation(cx.s3_op().name());
+            info.set_access_key(principal.access_key.clone());
+        }
         cx.extensions_mut().insert(principal);
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use keyway_proto::checksum::MultiHasher;
@@ -130,7 +130,7 @@ fn name_request(response: &mut Response<Body>, id: &RequestId, head_only: bool) 
     named.extend_from_slice(id.as_str().as_bytes());
     named.extend_from_slice(b"</RequestId>");
     named.extend_from_slice(END);
-    response.headers_mut().remove(http::header::CONTENT_LENGTH);
+    response.headers_mut().remove(CONTENT_LENGTH);
     *response.body_mut() = Body::from(named);
 }
 
@@ -199,6 +199,11 @@ fn watch_xml(
     let outcome = Outcome::default();
     let watched = outcome.clone();
     let room = surroundings.xml_max_bytes;
+    let announced = request
+        .headers()
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse().ok());
     let request = request.map(|body| {
         Body::http_body_unsync(XmlBody {
             body,
@@ -206,6 +211,7 @@ fn watch_xml(
             declared,
             payload_hash,
             room,
+            announced,
             outcome: watched,
         })
     });
@@ -257,6 +263,7 @@ struct XmlBody {
     declared: Declared,
     payload_hash: Option<Checksum>,
     room: usize,
+    announced: Option<usize>,
     outcome: Outcome,
 }
 
@@ -266,7 +273,10 @@ impl XmlBody {
         if let Some(hasher) = &mut self.hasher {
             hasher.update(data);
         }
-        Ok(())
+        self.announced = self.announced.map(|rest| rest.saturating_sub(data.len()));
+        // With the last byte, and not after it: the protocol layer compares the payload's hash
+        // then too, and its failure would be nameless.
+        if self.announced == Some(0) { self.end() } else { Ok(()) }
     }
 
     fn end(&mut self) -> Result<(), BadXmlBody> {

@@ -21,6 +21,7 @@ use super::get::{self, Read};
 use super::host::BaseDomains;
 use super::service::RequestId;
 use super::{Core, rdma};
+use crate::server::RequestInfo;
 
 /// The route for those reads.
 pub(super) struct LenientReads {
@@ -50,6 +51,11 @@ impl S3Route for LenientReads {
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let principal = self.gate.principal(request.credentials.as_ref())?;
+        if let Some(info) = request.extensions.get::<RequestInfo>() {
+            let head = request.method == Method::HEAD;
+            info.set_operation(if head { "HeadObject" } else { "GetObject" });
+            info.set_access_key(principal.access_key.clone());
+        }
         request.extensions.insert(principal);
         Ok(())
     }
@@ -136,8 +142,8 @@ fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<R
         bucket,
         key,
         conditions: ReadConditions {
-            if_match: condition(headers, IF_MATCH)?,
-            if_none_match: condition(headers, IF_NONE_MATCH)?,
+            if_match: condition(headers, &IF_MATCH)?,
+            if_none_match: condition(headers, &IF_NONE_MATCH)?,
             if_modified_since: date(headers, IF_MODIFIED_SINCE),
             if_unmodified_since: date(headers, IF_UNMODIFIED_SINCE),
         },
@@ -154,7 +160,8 @@ fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<R
 fn range(headers: &HeaderMap) -> Option<Range> {
     let mut values = headers.get_all(RANGE).into_iter();
     let value = values.next().filter(|_| values.next().is_none())?;
-    Range::parse(value.to_str().ok()?).ok()
+    // The parser takes a suffix without a number for one of no bytes.
+    Range::parse(value.to_str().ok().filter(|text| *text != "bytes=-")?).ok()
 }
 
 fn date(headers: &HeaderMap, name: HeaderName) -> Option<Timestamp> {
@@ -162,8 +169,8 @@ fn date(headers: &HeaderMap, name: HeaderName) -> Option<Timestamp> {
     Timestamp::parse(TimestampFormat::HttpDate, text).ok()
 }
 
-fn condition(headers: &HeaderMap, name: HeaderName) -> Result<Option<ETagCondition>, Failure> {
-    let Some(value) = headers.get(&name) else { return Ok(None) };
+fn condition(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETagCondition>, Failure> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
     ETagCondition::parse_http_header(value.as_bytes()).map(Some).map_err(|_| {
         Failure::refuse(S3ErrorCode::InvalidArgument, format!("invalid header: {name}"))
     })

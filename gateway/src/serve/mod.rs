@@ -4,6 +4,8 @@
 //! listeners last, so that nobody is answered by half a server. The stop goes the other way.
 
 mod data_dir;
+mod node;
+mod open;
 mod root;
 mod upkeep;
 
@@ -16,27 +18,24 @@ use axum::Router;
 use axum::routing::any;
 use http::StatusCode;
 use keyway_auth::{KeyFileError, RootError};
-use keyway_dataplane::{EngineConfig, LocalNode, StorageNode};
-use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
-use keyway_proto::NodeId;
-use keyway_proto::unit::GIB;
+use keyway_dataplane::rpc::RpcServeError;
+use keyway_dataplane::{LocalNode, StorageNode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::admin::{self, Readiness};
-use crate::config::{Config, ConfigError, Engine, Node, Tls};
-use crate::node::Nodes;
+use crate::config::{Config, ConfigError, Tls};
+use crate::maintenance::Maintenance;
+use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
 use crate::s3::{self, S3State, SystemClock};
 use crate::server::{Server, TlsAcceptor, TlsError};
 use crate::telemetry::{Metrics, TelemetryError};
 
 pub use data_dir::{DataDir, DataDirError};
+pub use node::{RunningNode, serve_node};
 pub use root::Root;
-
-/// Capacity of a memory store when none is configured.
-const MEMORY_STORE_BYTES: u64 = GIB;
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +59,15 @@ pub enum ServeError {
     /// The storage node did not open.
     #[error("cannot open the storage node")]
     Node(#[source] keyway_dataplane::OpenError),
+    /// A remote node cannot be used as configured.
+    #[error(transparent)]
+    RemoteNode(#[from] RemoteNodeError),
+    /// A gateway without nodes has nowhere to put bytes.
+    #[error("cluster.nodes names no node, or one id twice")]
+    NoNodes,
+    /// The node's RPC cannot be served.
+    #[error("cannot serve the node")]
+    Rpc(#[source] RpcServeError),
     /// The S3 settings were refused.
     #[error("cannot serve S3")]
     S3(#[source] s3::InvalidConfig),
@@ -101,11 +109,12 @@ pub struct Running {
     stop: watch::Sender<bool>,
     s3: JoinHandle<bool>,
     admin: JoinHandle<bool>,
-    upkeep: JoinHandle<()>,
+    background: Vec<JoinHandle<()>>,
     acceptor: Option<TlsAcceptor>,
     readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
-    node: Arc<LocalNode>,
+    /// The node in this process, if it is here.
+    node: Option<Arc<LocalNode>>,
     // Last: everything above may use the directory until it has ended.
     _data: DataDir,
 }
@@ -131,16 +140,14 @@ impl Running {
         self.readiness.set_draining();
         let _ = self.stop.send(true);
         let drained = self.s3.await.unwrap_or(false);
-        // The admin listener ends last: until then it tells that the server is draining.
         let _ = self.admin.await;
-        let _ = self.upkeep.await;
-        self.node.close().await;
-        // Exporting may wait for a network that is gone: not on a thread of the runtime.
-        let metrics = Arc::clone(&self.metrics);
-        let exported = tokio::task::spawn_blocking(move || metrics.shutdown()).await;
-        if let Ok(Err(error)) = exported {
-            tracing::debug!(%error, "the last metrics could not be exported");
+        for task in self.background {
+            let _ = task.await;
         }
+        if let Some(node) = &self.node {
+            node.close().await;
+        }
+        end_metrics(self.metrics).await;
         drained
     }
 }
@@ -151,13 +158,36 @@ impl Running {
 /// [`ServeError`] says which part did not start; nothing runs on then.
 pub async fn serve(config: Config) -> Result<Running, ServeError> {
     let data = DataDir::lock(&config.data_dir)?;
+    let node = open::node(&config.node, &data).await?;
+    let nodes = Nodes::single(Arc::clone(&node) as Arc<dyn StorageNode>);
+    start(config, data, nodes, Some(node)).await
+}
+
+/// Starts gateway and metadata in this process, over the nodes of other processes.
+///
+/// # Errors
+/// As [`serve`]. Nodes that cannot be reached yet are no error: they may come later.
+pub async fn serve_gateway(config: Config) -> Result<Running, ServeError> {
+    let data = DataDir::lock(&config.data_dir)?;
+    let mut nodes: Vec<Arc<dyn StorageNode>> = Vec::new();
+    for node in config.cluster.nodes()? {
+        nodes.push(Arc::new(RemoteNode::new(&node)?));
+    }
+    let nodes = Nodes::new(nodes).ok_or(ServeError::NoNodes)?;
+    start(config, data, nodes, None).await
+}
+
+async fn start(
+    config: Config,
+    data: DataDir,
+    nodes: Nodes,
+    node: Option<Arc<LocalNode>>,
+) -> Result<Running, ServeError> {
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
-    let catalog = open_catalog(&config, &data).await?;
-    let node = open_node(&config.node)?;
-    let nodes = Nodes::single(Arc::clone(&node) as Arc<dyn StorageNode>);
+    let catalog = open::catalog(&config.meta, &data).await?;
     let state = S3State {
-        catalog,
+        catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::new(root.credentials.clone()),
         clock: Arc::new(SystemClock),
@@ -167,11 +197,10 @@ pub async fn serve(config: Config) -> Result<Running, ServeError> {
         .route("/_keyway/v1", any(reserved))
         .route("/_keyway/v1/{*rest}", any(reserved))
         .fallback_service(s3);
-
     let listener = listen(config.listen.address).await?;
     let address = local_address(&listener, config.listen.address)?;
     let (acceptor, authority) = tls(&config, address, &data)?;
-    let admin_listener = listen(admin_address(&config, address)).await?;
+    let admin_listener = listen(admin_address(&config, config.listen.address, address)).await?;
     let admin_address = local_address(&admin_listener, config.listen.address)?;
 
     let (stop, stopped) = watch::channel(false);
@@ -186,17 +215,20 @@ pub async fn serve(config: Config) -> Result<Running, ServeError> {
         Arc::clone(&metrics),
         config.telemetry.access_log,
     );
-    let s3 = tokio::spawn(server.run(stopped.clone(), drain_timeout));
-    let admin =
-        Server::admin(admin_listener, admin::router(Arc::clone(&metrics), Arc::clone(&readiness)))?;
-    let admin = tokio::spawn(admin.run(stopped.clone(), drain_timeout));
+    let routes = admin::router(Arc::clone(&metrics), Arc::clone(&readiness));
+    let admin = Server::admin(admin_listener, routes)?;
     let upkeep = upkeep::Upkeep {
-        nodes,
+        nodes: nodes.clone(),
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         acceptor: acceptor.clone(),
     };
-    let upkeep = tokio::spawn(upkeep.run(stopped));
+    let maintenance = Maintenance::new(catalog, nodes, open::maintenance(&config.maintenance));
+    let mut done = stopped.clone();
+    let maintain = async move {
+        // A dropped sender ends it as well: nobody is left to stop it.
+        maintenance.run(async { drop(done.wait_for(|stop| *stop).await) }).await;
+    };
     Ok(Running {
         address,
         admin_address,
@@ -204,9 +236,9 @@ pub async fn serve(config: Config) -> Result<Running, ServeError> {
         tls: acceptor.is_some(),
         root,
         stop,
-        s3,
-        admin,
-        upkeep,
+        s3: tokio::spawn(server.run(stopped.clone(), drain_timeout)),
+        admin: tokio::spawn(admin.run(stopped.clone(), drain_timeout)),
+        background: vec![tokio::spawn(upkeep.run(stopped)), tokio::spawn(maintain)],
         acceptor,
         readiness,
         metrics,
@@ -215,26 +247,12 @@ pub async fn serve(config: Config) -> Result<Running, ServeError> {
     })
 }
 
-async fn open_catalog(config: &Config, data: &DataDir) -> Result<Arc<Catalog>, ServeError> {
-    let (path, meta) = (data.meta()?, &config.meta);
-    let meta = MetaConfig { cache_bytes: meta.cache_bytes, reserve_bytes: meta.reserve_bytes };
-    // Recovery reads and writes: not on a thread that serves.
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&path, &meta)).await;
-    let store = opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Meta)?;
-    Ok(Arc::new(Catalog::new(Arc::new(store))))
-}
-
-fn open_node(config: &Node) -> Result<Arc<LocalNode>, ServeError> {
-    let _engine = EngineConfig {
-        transfers_max: config.max_transfers.get(),
-        transfers_waiting_max: config.max_waiting_transfers,
-    };
-    let pool_bytes = usize::try_from(config.store.buffer_bytes).unwrap_or(usize::MAX);
-    match config.store.engine {
-        Engine::File | Engine::Memory => {
-            let capacity = config.store.capacity_bytes.unwrap_or(MEMORY_STORE_BYTES);
-            LocalNode::in_memory(NodeId(config.id), capacity, pool_bytes).map_err(ServeError::Node)
-        }
+/// Exports the last metrics, which may wait for a network that is gone: not on a thread of
+/// the runtime.
+async fn end_metrics(metrics: Arc<Metrics>) {
+    let exported = tokio::task::spawn_blocking(move || metrics.shutdown()).await;
+    if let Ok(Err(error)) = exported {
+        tracing::debug!(%error, "the last metrics could not be exported");
     }
 }
 
@@ -246,11 +264,11 @@ fn local_address(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr
     listener.local_addr().map_err(|source| ServeError::Listen { address: asked, source })
 }
 
-/// Where the admin listener goes: beside the S3 endpoint, on loopback, unless configured.
-fn admin_address(config: &Config, s3: SocketAddr) -> SocketAddr {
-    let beside = match config.listen.address.port() {
+/// Where the admin listener goes: beside the main endpoint, on loopback, unless configured.
+fn admin_address(config: &Config, asked: SocketAddr, bound: SocketAddr) -> SocketAddr {
+    let beside = match asked.port() {
         0 => 0,
-        _ => s3.port().checked_add(1).unwrap_or(0),
+        _ => bound.port().checked_add(1).unwrap_or(0),
     };
     config.listen.admin_address.unwrap_or_else(|| (std::net::Ipv4Addr::LOCALHOST, beside).into())
 }

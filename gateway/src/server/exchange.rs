@@ -33,6 +33,31 @@ use crate::telemetry::{Completed, Metrics, request_span};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
 
+/// Operations told by name, sorted: names come with requests, attributes must be few.
+const OPERATIONS: [&str; 21] = [
+    "AbortMultipartUpload",
+    "CompleteMultipartUpload",
+    "CopyObject",
+    "CreateBucket",
+    "CreateMultipartUpload",
+    "DeleteBucket",
+    "DeleteObject",
+    "DeleteObjects",
+    "GetBucketLocation",
+    "GetObject",
+    "GetObjectAttributes",
+    "HeadBucket",
+    "HeadObject",
+    "ListBuckets",
+    "ListMultipartUploads",
+    "ListObjects",
+    "ListObjectsV2",
+    "ListParts",
+    "PutObject",
+    "UploadPart",
+    "UploadPartCopy",
+];
+
 /// What is known of a request while it runs. In the request's extensions, beside its
 /// [`RequestId`]: who parses and authenticates says here what it found.
 #[derive(Clone)]
@@ -58,9 +83,11 @@ impl RequestInfo {
         self.0.remote
     }
 
-    /// Names the S3 operation, for example `GetObject`. The first name stands.
-    pub fn set_operation(&self, operation: &'static str) {
-        let _ = self.0.operation.set(operation);
+    /// Names the S3 operation, for example `GetObject`; names that this server has no
+    /// operation for are told as `other`. The first name stands.
+    pub fn set_operation(&self, operation: &str) {
+        let known = OPERATIONS.binary_search(&operation).map_or("other", |at| OPERATIONS[at]);
+        let _ = self.0.operation.set(known);
     }
 
     /// Names the access key whose signature was verified. The first one stands.
@@ -364,6 +391,11 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn operations_are_sorted() {
+        assert!(OPERATIONS.is_sorted());
+    }
 
     #[test]
     fn request_ids_are_sixteen_hex_digits_and_differ() {

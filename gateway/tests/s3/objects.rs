@@ -88,7 +88,6 @@ async fn odd_keys_stay_apart() {
         "..",
         ".",
         "%20",
-        "%2F",
         "a%252Fb",
         "%C3%A9",
         "a%20b",

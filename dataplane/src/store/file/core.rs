@@ -1,7 +1,7 @@
 //! What the parts of the file store share.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use keyway_fabric::memory::{LeasePool, MemoryError};
@@ -40,6 +40,7 @@ pub(super) struct Core {
     /// The flush that failed. What the device held then is unknown, so nothing is written
     /// any more.
     failed: OnceLock<Arc<io::Error>>,
+    closed: AtomicBool,
 }
 
 impl Core {
@@ -61,6 +62,7 @@ impl Core {
             compacted_bytes: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
             failed: OnceLock::new(),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -73,7 +75,17 @@ impl Core {
         self.sequence.fetch_max(seen.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// Refuses everything from now on.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
+    }
+
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_open()?;
         match self.failed.get() {
             None => Ok(()),
             Some(source) => Err(StoreError::Device {

@@ -32,6 +32,7 @@ enum Logged {
 #[derive(Default)]
 struct LoggingDisk {
     log: Mutex<Vec<Logged>>,
+    fails_flushes: std::sync::atomic::AtomicBool,
     counters: DiskCounters,
 }
 
@@ -52,11 +53,11 @@ impl Disk for LoggingDisk {
                 let mut log = self.log.lock();
                 log.push(Logged::Write { volume, offset, bytes });
                 log.extend(write.sync.then_some(Logged::Sync { volume }));
-                let _ = write.done.send(written);
+                let _ = write.done.send(if write.sync { self.flushed() } else { written });
             }
             Op::Sync { target, done } => {
                 self.log.lock().push(Logged::Sync { volume: target.slot });
-                let _ = done.send(Ok(()));
+                let _ = done.send(self.flushed());
             }
             Op::Close { done } => {
                 let _ = done.send(());
@@ -66,6 +67,34 @@ impl Disk for LoggingDisk {
 
     fn counters(&self) -> &DiskCounters {
         &self.counters
+    }
+}
+
+impl LoggingDisk {
+    fn flushed(&self) -> std::io::Result<()> {
+        match self.fails_flushes.load(Ordering::Relaxed) {
+            true => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A flush that fails refuses all writes from then on, and reads go on.
+#[tokio::test]
+async fn a_failed_flush_is_sticky() {
+    for length in [100, 2 * MIB] {
+        let (dir, pool) = (dir(), pool());
+        let disk = Arc::new(LoggingDisk::default());
+        let store: Arc<dyn BlobStore> = open(&config(&dir), &pool, Arc::clone(&disk) as _);
+        let kept = conformance::put(&store, &pool, length).await.expect("room");
+        for fails in [true, false] {
+            disk.fails_flushes.store(fails, Ordering::Relaxed);
+            let refused = conformance::put(&store, &pool, length).await;
+            assert!(matches!(refused, Err(StoreError::Device { sticky: true, .. })));
+        }
+        assert_eq!(store.chunks(None, 10), [kept]);
+        conformance::verify(&store, kept).await;
+        store.close().await;
     }
 }
 

@@ -242,6 +242,7 @@ impl BlobStore for FileStore {
     }
 
     async fn close(&self) {
+        self.core.close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in &tasks {
             task.abort();

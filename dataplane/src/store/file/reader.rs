@@ -36,6 +36,7 @@ impl PinnedChunk for Pin {
     ) -> BoxFuture<'static, Result<Bytes, StoreError>> {
         let (core, chunk, location) = (Arc::clone(&self.core), self.chunk, self.location.clone());
         async move {
+            core.check_open()?;
             let lease = match lease {
                 Some(lease) => lease,
                 None => core.pool.lease(read_class(range, location.length())).await,

@@ -20,7 +20,8 @@ impl Catalog {
     }
 
     /// Makes `object` the current one under `key`: the one commit point of a PUT. Its chunks
-    /// must be durable, and must never have been published before.
+    /// must be durable, and never published under another key or version. Publishing the very
+    /// same object again changes nothing.
     ///
     /// Dropping the future leaves open whether the object is published.
     ///
@@ -42,9 +43,11 @@ impl Catalog {
         for _ in 0..ATTEMPTS_MAX {
             let mut batch = Batch::default();
             require_bucket(&mut batch, bucket.id);
-            own_new(&mut batch, &extents, owner);
             let current = self.current(&row_key, &condition).await?;
-            replace(&mut batch, &row_key, current, Some(row.clone()), &[]);
+            // When a caller that never learnt the outcome publishes again, it meets its own
+            // object here, and these are the same chunks.
+            replace(&mut batch, &row_key, current, Some(row.clone()), &extents);
+            own_new(&mut batch, &extents, owner);
             if self.committed(batch).await? {
                 return Ok(());
             }

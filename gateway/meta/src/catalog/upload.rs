@@ -67,7 +67,7 @@ impl Catalog {
             batch.expect(row_key.clone(), earlier.clone());
             if let Some(earlier) = earlier {
                 let lost = row::decode_part(&row_key, &earlier)?.extents;
-                disown(&mut batch, &lost, owner, &[]);
+                disown(&mut batch, &lost, owner, &extents);
             }
             own_new(&mut batch, &extents, owner);
             batch.put(row_key.clone(), row.clone());

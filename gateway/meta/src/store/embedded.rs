@@ -24,7 +24,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use redb::{
     Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable as _, StorageError, Table,
-    TableDefinition,
+    TableDefinition, TableError, TransactionError,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -187,12 +187,16 @@ impl Writer {
         let outcomes = {
             let mut table =
                 transaction.open_table(TABLE).map_err(|e| other_error("opening", e.into()))?;
+            let mut held = Held::default();
             let mut outcomes = Vec::with_capacity(group.len());
             for Request { batch, .. } in group {
                 let outcome = if tight && !batch.frees_space {
                     Err(MetaError::Full)
-                } else if holds(&table, batch).map_err(|e| storage_error("checking", &e))? {
+                } else if holds(&table, batch, &mut held)
+                    .map_err(|e| storage_error("checking", &e))?
+                {
                     apply(&mut table, batch).map_err(|e| storage_error("writing", &e))?;
+                    held.forget(batch);
                     changed |= !batch.writes.is_empty();
                     Ok(())
                 } else {
@@ -204,40 +208,41 @@ impl Writer {
         };
         if changed {
             transaction.commit().map_err(|e| other_error("committing", e.into()))?;
-            self.publish()?;
+            let newest = newest(database).map_err(|e| other_error("reading", e.into()))?;
+            *self.snapshot.write() = Some(newest);
         } else {
             transaction.abort().map_err(|e| storage_error("aborting", &e))?;
         }
         Ok(outcomes)
     }
 
+    /// Opens the file, and makes it if it is not there.
     fn open(&mut self) -> Result<(), MetaError> {
+        // Readers wait meanwhile: to them a failed write did not happen.
+        let mut snapshot = self.snapshot.write();
+        *snapshot = None;
+        // Its lock on the file must be gone before it is opened again.
+        self.database = None;
         let cache_bytes = usize::try_from(self.config.cache_bytes).unwrap_or(usize::MAX);
         let database = Database::builder()
             .set_cache_size(cache_bytes)
             .create(&self.path)
             .map_err(|e| other_error("opening", e.into()))?;
-        let transaction = database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
-        transaction.open_table(TABLE).map_err(|e| other_error("opening", e.into()))?;
-        transaction.commit().map_err(|e| other_error("committing", e.into()))?;
+        let found = match newest(&database) {
+            // Only then: a full device must not keep the store from being read.
+            Err(TableError::TableDoesNotExist(_)) => {
+                make_table(&database).map_err(|e| other_error("making the table", e))?;
+                newest(&database)
+            }
+            found => found,
+        };
+        *snapshot = Some(found.map_err(|e| other_error("reading", e.into()))?);
         self.database = Some(database);
-        self.publish()
-    }
-
-    /// Lets readers see what was committed.
-    fn publish(&self) -> Result<(), MetaError> {
-        let database = self.database.as_ref().expect("called with an open database");
-        let transaction = database.begin_read().map_err(|e| other_error("reading", e.into()))?;
-        let table = transaction.open_table(TABLE).map_err(|e| other_error("opening", e.into()))?;
-        *self.snapshot.write() = Some(Arc::new(table));
         Ok(())
     }
 
     /// Closes the file and opens it again: the only way back after redb met an I/O error.
-    /// Readers wait meanwhile, as the file is locked until the last of them has let go.
     fn reopen(&mut self) {
-        *self.snapshot.write() = None;
-        self.database = None;
         if let Err(error) = self.open() {
             tracing::error!(%error, "the metadata store does not open; the next commit tries again");
         }
@@ -252,11 +257,51 @@ impl Writer {
     }
 }
 
-fn holds(table: &WriteTable<'_>, batch: &Batch) -> Result<bool, StorageError> {
-    for (key, expected) in &batch.expect {
+/// The state after the last commit.
+fn newest(database: &Database) -> Result<Snapshot, TableError> {
+    let transaction = database.begin_read().map_err(|error| match error {
+        TransactionError::Storage(error) => TableError::Storage(error),
+        other => TableError::Storage(StorageError::Corrupted(other.to_string())),
+    })?;
+    Ok(Arc::new(transaction.open_table(TABLE)?))
+}
+
+fn make_table(database: &Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(TABLE)?;
+    Ok(transaction.commit()?)
+}
+
+/// The last precondition that held and was not written to since. Batches of a group often
+/// share one, the row of their bucket: it is looked up once.
+#[derive(Default)]
+struct Held<'g>(Option<&'g (Bytes, Option<Bytes>)>);
+
+impl Held<'_> {
+    fn forget(&mut self, written: &Batch) {
+        let held = |(key, _): &(Bytes, Option<Bytes>)| written.writes.iter().any(|w| w.0 == key);
+        if self.0.is_some_and(held) {
+            self.0 = None;
+        }
+    }
+}
+
+fn holds<'g>(
+    table: &WriteTable<'_>,
+    batch: &'g Batch,
+    held: &mut Held<'g>,
+) -> Result<bool, StorageError> {
+    for (index, precondition) in batch.expect.iter().enumerate() {
+        if held.0 == Some(precondition) {
+            continue;
+        }
+        let (key, expected) = precondition;
         let found = table.get(&key[..])?;
         if found.as_ref().map(redb::AccessGuard::value) != expected.as_deref() {
             return Ok(false);
+        }
+        if index == 0 {
+            held.0 = Some(precondition);
         }
     }
     for (start, end) in &batch.expect_empty {

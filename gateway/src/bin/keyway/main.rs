@@ -10,12 +10,15 @@ mod client;
 mod completions;
 mod config;
 mod demo;
+mod gateway;
 mod get;
 mod ls;
 mod mb;
+mod node;
 mod output;
 mod put;
 mod rm;
+mod run;
 mod serve;
 mod settings;
 mod signals;
@@ -65,7 +68,8 @@ macro_rules! commands {
 // needs one: `serve` takes its worker count from the configuration, `config` needs none).
 commands! {
     Serve(serve::Args),
-    Config(config::Args),
+    Gateway(gateway::Args),
+    Node(node::Args),
     Get(get::Args),
     Put(put::Args),
     Ls(ls::Args),
@@ -74,6 +78,7 @@ commands! {
     Rb(mb::RemoveArgs),
     Bench(bench::Args),
     Demo(demo::Args),
+    Config(config::Args),
     Completions(completions::Args),
 }
 

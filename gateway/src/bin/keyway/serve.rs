@@ -1,15 +1,13 @@
 //! `keyway serve`.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use keyway_gateway::config::Config;
-use keyway_gateway::{Running, serve};
+use keyway_gateway::serve;
 
+use crate::run::{finish, run_s3};
 use crate::settings::{ConfigArgs, Flags, runtime};
-use crate::signals::Signals;
 
 /// Runs everything in one process: S3 endpoint, storage node, metadata.
 ///
@@ -40,62 +38,6 @@ impl Args {
             .text("listen.admin_address", self.admin_listen);
         let config = Config::load(&self.config.sources(flags))?;
         let runtime = runtime(&config.runtime)?;
-        let outcome = runtime.block_on(run(config));
-        // Blocking work that is stuck on a device must not keep the process.
-        runtime.shutdown_background();
-        outcome
+        finish(runtime, run_s3(config, serve))
     }
-}
-
-async fn run(config: Config) -> anyhow::Result<()> {
-    let telemetry = keyway_gateway::telemetry::install(&config.telemetry)?;
-    let mut signals = Signals::new()?;
-    let running = serve(config).await?;
-    announce(&running).context("cannot write the ready line")?;
-    signals
-        .until_stop(|| match running.reload_certificate() {
-            Ok(true) => tracing::info!("the certificate was exchanged"),
-            Ok(false) => tracing::info!("the certificate files have not changed"),
-            Err(error) => tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the new certificate cannot be used"
-            ),
-        })
-        .await;
-    tracing::info!("draining: a second signal ends at once");
-    tokio::select! {
-        drained = running.stop() => {
-            if !drained {
-                tracing::warn!("some requests did not finish within the drain timeout");
-            }
-        }
-        () = signals.second() => anyhow::bail!("ended before requests under way had finished"),
-    }
-    tokio::task::spawn_blocking(move || telemetry.shutdown()).await?;
-    Ok(())
-}
-
-/// Says that the server takes requests, in one line for programs to read; and shows
-/// credentials that were made by this start, which nobody will see again.
-fn announce(running: &Running) -> std::io::Result<()> {
-    let credentials = &running.root.credentials;
-    if running.root.generated {
-        let mut stderr = std::io::stderr().lock();
-        writeln!(stderr, "┌ root credentials, made by this first start and not shown again")?;
-        writeln!(stderr, "│ access key: {}", credentials.access_key())?;
-        writeln!(stderr, "│ secret key: {}", credentials.secret().expose())?;
-        writeln!(stderr, "└")?;
-    }
-    let mut line = format!(
-        "keyway ready: {} admin=http://{} access-key={}",
-        running.url(),
-        running.admin_address,
-        credentials.access_key()
-    );
-    if let Some(authority) = &running.authority {
-        line.push_str(&format!(" authority={}", authority.display()));
-    }
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}")?;
-    stdout.flush()
 }

@@ -38,9 +38,10 @@ impl Threads {
 
 impl Disk for Threads {
     fn submit(&self, op: Op) {
-        *self.shared.running.lock() += 1;
+        let counts = !matches!(op, Op::Close { .. });
+        *self.shared.running.lock() += usize::from(counts);
         // The threads live as long as this sender.
-        if self.queue.send(op).is_err() {
+        if self.queue.send(op).is_err() && counts {
             self.shared.finished();
         }
     }
@@ -69,15 +70,15 @@ impl Shared {
     fn finished(&self) {
         let mut running = self.running.lock();
         *running -= 1;
-        if *running <= 1 {
+        if *running == 0 {
             self.idle.notify_all();
         }
     }
 
-    /// Waits until the caller's operation is the only one.
-    fn wait_alone(&self) {
+    /// Waits until every operation has been answered.
+    fn wait_idle(&self) {
         let mut running = self.running.lock();
-        while *running > 1 {
+        while *running > 0 {
             self.idle.wait(&mut running);
         }
     }
@@ -94,8 +95,9 @@ fn serve(ops: &Receiver<Op>, shared: &Shared) {
             Op::Write(write) => perform_write(write, shared),
             Op::Sync { target, done } => perform_sync(&target, done, shared),
             Op::Close { done } => {
-                shared.wait_alone();
+                shared.wait_idle();
                 let _ = done.send(());
+                continue;
             }
         }
         shared.finished();
