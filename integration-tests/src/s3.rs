@@ -56,7 +56,8 @@ impl S3 {
             }
             outcome => outcome?,
         };
-        if response.header("connection") != Some("close") {
+        // A server that refused may have left the body unread, and close unannounced.
+        if response.status < 400 && response.header("connection") != Some("close") {
             self.connection = Some(connection);
         }
         Ok(response)

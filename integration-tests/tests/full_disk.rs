@@ -16,8 +16,9 @@ use keyway_integration_tests::wire::Response;
 use keyway_integration_tests::{S3, Server};
 
 const BUCKET: &str = "full";
-/// The disk.
-const DISK_BYTES: usize = 128 << 20;
+/// The disk. Large enough that a twentieth of it, which the store leaves free, exceeds what the
+/// metadata keeps in reserve.
+const DISK_BYTES: usize = 320 << 20;
 /// Each object.
 const OBJECT_BYTES: usize = 1 << 20;
 /// More objects than the disk can hold.

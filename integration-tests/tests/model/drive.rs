@@ -195,12 +195,12 @@ impl Drive<'_> {
                 .header("x-amz-meta-owner", owner.to_string());
         }
         let response = self.s3.send(request).map_err(broken)?;
-        let Some(source) = self.model.objects.get(from) else {
-            return expect(&response, 404, "NoSuchKey");
-        };
         if from == to && replace.is_none() {
             return expect(&response, 400, "InvalidRequest");
         }
+        let Some(source) = self.model.objects.get(from) else {
+            return expect(&response, 404, "NoSuchKey");
+        };
         expect(&response, 200, "")?;
         let mut object = Object::new(source.body.clone(), source.owner);
         object.owner = replace.or(object.owner);
