@@ -1,6 +1,7 @@
 //! Goal: a node behind the network behaves as one in this process does, for every call and
 //! every way to end; and nobody without the authority's certificate reaches it. Method: a
 //! real node served over loopback with mutual TLS, certificates made for each test.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

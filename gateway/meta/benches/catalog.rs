@@ -3,7 +3,7 @@
 //!
 //! The directory is `KEYWAY_BENCH_DIR`, else the system's temporary one. Beside each commit
 //! figure stands the CPU time of the whole process per commit, which is what a server pays.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs, reason = "a bench")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Goal: on a full device commits are refused as such, reads go on, deleting goes on while
 //! there is a reserve, and space recovers everything without opening the store again.
 //! Method: a small tmpfs, which takes the privilege to mount one.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
 
 mod common;
 

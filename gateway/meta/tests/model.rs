@@ -2,6 +2,7 @@
 //! objects would, for listings with every parameter too, and owns exactly the chunks that
 //! its objects name. Method: proptest over random histories and adversarial keys, on both
 //! engines, against a model that filters a vector.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Goal: a multipart upload makes exactly the object that S3's rules give, in one step, and
 //! leaves nothing behind on any way out.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod common;
 

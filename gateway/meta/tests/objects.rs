@@ -1,5 +1,6 @@
 //! Goal: the catalog's promises about buckets, objects, copies and garbage, one by one, over
 //! the embedded engine.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! Goal: whatever interleaving happens, a conditional write has one winner, no object stands
 //! in a deleted bucket, and no chunk is lost or kept twice. Method: many tasks on the
 //! embedded engine over several threads.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod common;
 

@@ -393,7 +393,7 @@ impl Progress {
         loop {
             tokio::time::sleep(limit).await;
             let now = self.0.load(Ordering::Relaxed);
-            if now == seen && now % 2 == 0 {
+            if now == seen && now.is_multiple_of(2) {
                 return;
             }
             seen = now;
