@@ -5,6 +5,8 @@
 //! written again. Once the disk is small by configuration, which works anywhere, and once it is
 //! a real file system of that size, which takes root.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! Sends each operation to the server, applies it to the model, and compares.
 
+use std::io;
+
 use keyway_integration_tests::S3;
 use keyway_integration_tests::s3::copy_source;
 use keyway_integration_tests::seed::payload;
@@ -356,6 +358,7 @@ fn fail(why: impl Into<String>) -> TestCaseError {
     TestCaseError::fail(why.into())
 }
 
-fn broken(error: std::io::Error) -> TestCaseError {
+#[allow(clippy::needless_pass_by_value, reason = "its form is that of `map_err`'s argument")]
+fn broken(error: io::Error) -> TestCaseError {
     fail(format!("the server did not answer: {error}"))
 }
