@@ -39,8 +39,7 @@ impl S3 {
     ///
     /// # Errors
     /// When the server cannot be reached, or dies before it answers.
-    pub fn send(&mut self, request: Request) -> io::Result<Response> {
-        let mut request = request;
+    pub fn send(&mut self, mut request: Request) -> io::Result<Response> {
         request.set("host", self.address.to_string());
         Signer::new(&self.credentials).sign(&mut request);
         let idle = self.connection.take();
@@ -56,7 +55,8 @@ impl S3 {
             }
             outcome => outcome?,
         };
-        if response.header("connection") != Some("close") {
+        // A server that refused may have left the body unread, and close unannounced.
+        if response.status < 400 && response.header("connection") != Some("close") {
             self.connection = Some(connection);
         }
         Ok(response)

@@ -290,7 +290,7 @@ impl Server {
             }
             writeln!(
                 toml,
-                "listen.tls = {{ mode = \"files\", certificate = {chain:?}, key = {key:?} }}"
+                "listen.tls = {{ mode = \"files\", cert_file = {chain:?}, key_file = {key:?} }}"
             )?;
         }
         toml.push_str(&self.options.config);
@@ -305,7 +305,8 @@ impl Drop for Server {
             let log = self.log();
             let tail = log.lines().rev().take(60).collect::<Vec<_>>();
             let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
-            eprintln!("--- the server's last log lines ---\n{tail}\n---");
+            // Standard error may be closed already; there is nobody left to tell then.
+            let _ = writeln!(std::io::stderr(), "--- the server's last log lines ---\n{tail}\n---");
         }
     }
 }

@@ -211,13 +211,15 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a request and reads its response.
+    /// Sends a request and reads its response: also one that came before the whole body was
+    /// taken, as a refusal may.
     ///
     /// # Errors
     /// When the connection ends first, or the peer stays silent.
     pub fn exchange(&mut self, request: &Request) -> io::Result<Response> {
-        self.write(&request.bytes())?;
-        self.read_response(request.method == "HEAD")
+        let sent = self.write(&request.bytes());
+        let answer = self.read_response(request.method == "HEAD");
+        answer.map_err(|error| sent.err().unwrap_or(error))
     }
 
     /// Sends bytes as they are.

@@ -9,6 +9,8 @@
 //! replays the actors' choices and the moments of the kills; what the kernel does in between
 //! is not replayed.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 #[path = "crash/actor.rs"]
 mod actor;
 #[path = "crash/verify.rs"]

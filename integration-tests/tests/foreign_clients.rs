@@ -5,6 +5,8 @@
 //! scripts lie in `clients/`; `make test` installs the programs. A client that is not
 //! installed is skipped, and says so.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,6 +4,8 @@
 //! Method: the crate graph that cargo sees is compared with the one that ARCHITECTURE.md
 //! draws, and sources are searched where a crate has more than one room.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 use std::collections::BTreeMap;
 
 use keyway_integration_tests::tree::{files, packages, root};

@@ -5,6 +5,8 @@
 //! sent byte by byte to a real server. After every request the connection's fate is compared
 //! with the table; at the end the server's log, memory and listing are inspected.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 #[path = "malformed/case.rs"]
 mod case;
 #[path = "malformed/framing.rs"]

@@ -5,6 +5,8 @@
 //! every answer is compared with what the model says. A failing sequence is shrunk; the seed is
 //! printed and replays it (`KEYWAY_TEST_SEED`). `KEYWAY_MODEL_CASES` sets how many sequences.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
 #[path = "model/drive.rs"]
 mod drive;
 #[path = "model/operation.rs"]

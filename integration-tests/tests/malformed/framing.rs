@@ -46,21 +46,21 @@ fn chunks(signer: &Signer, seed: &str, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 fn signed_chunks() -> Vec<Case> {
-    type Edit = fn(Vec<u8>) -> Vec<u8>;
+    type Edit = fn(&[u8]) -> Vec<u8>;
     let edits: [(&str, Edit, u16, &'static str); 9] = [
         (
             "first signature wrong",
-            |b| edit(&b, "chunk-signature=", 16),
+            |b| edit(b, "chunk-signature=", 16),
             403,
             "SignatureDoesNotMatch",
         ),
-        ("data changed", |b| swap(&b, "hello", "hellO"), 403, "SignatureDoesNotMatch"),
-        ("no signature", |b| swap(&b, ";chunk-signature=", ";chunk-sig="), 400, "IncompleteBody"),
-        ("size in words", |b| swap(&b, "5;", "five;"), 400, "IncompleteBody"),
-        ("size negative", |b| swap(&b, "5;", "-5;"), 400, "IncompleteBody"),
-        ("size beyond 64 bits", |b| swap(&b, "5;", "fffffffffffffffff;"), 400, "EntityTooLarge"),
-        ("a chunk of 8 EiB", |b| swap(&b, "5;", "7fffffffffffffff;"), 400, "EntityTooLarge"),
-        ("no line break after data", |b| swap(&b, "hello\r\n", "hello"), 400, "IncompleteBody"),
+        ("data changed", |b| swap(b, "hello", "hellO"), 403, "SignatureDoesNotMatch"),
+        ("no signature", |b| swap(b, ";chunk-signature=", ";chunk-sig="), 400, "IncompleteBody"),
+        ("size in words", |b| swap(b, "5;", "five;"), 400, "IncompleteBody"),
+        ("size negative", |b| swap(b, "5;", "-5;"), 400, "IncompleteBody"),
+        ("size beyond 64 bits", |b| swap(b, "5;", "fffffffffffffffff;"), 400, "EntityTooLarge"),
+        ("a chunk of 8 EiB", |b| swap(b, "5;", "7fffffffffffffff;"), 400, "EntityTooLarge"),
+        ("no line break after data", |b| swap(b, "hello\r\n", "hello"), 400, "IncompleteBody"),
         ("chunks exchanged", exchange, 403, "SignatureDoesNotMatch"),
     ];
     let mut cases: Vec<Case> = edits
@@ -68,7 +68,7 @@ fn signed_chunks() -> Vec<Case> {
         .map(|(name, edit, status, code)| {
             refused(format!("chunks: {name}"), status, code, move |world| {
                 let (request, signer, seed) = announced(world, STREAMING, "10");
-                request.body(edit(chunks(&signer, &seed, &[b"hello", b"world"])))
+                request.body(edit(&chunks(&signer, &seed, &[b"hello", b"world"])))
             })
         })
         .collect();
@@ -238,8 +238,8 @@ fn edit(bytes: &[u8], text: &str, skip: usize) -> Vec<u8> {
 }
 
 /// The second chunk before the first.
-fn exchange(bytes: Vec<u8>) -> Vec<u8> {
-    let second = find(&bytes, "hello\r\n") + 7;
-    let third = find(&bytes, "world\r\n") + 7;
+fn exchange(bytes: &[u8]) -> Vec<u8> {
+    let second = find(bytes, "hello\r\n") + 7;
+    let third = find(bytes, "world\r\n") + 7;
     [&bytes[second..third], &bytes[..second], &bytes[third..]].concat()
 }

@@ -54,7 +54,7 @@ fn digests() -> Vec<Case> {
 fn ranges() -> Vec<Case> {
     let beyond = format!("bytes={WHOLE_BYTES}-");
     let mut cases: Vec<Case> =
-        [beyond.as_str(), "bytes=100001-100002", "bytes=-0", "bytes=18446744073709551615-"]
+        [beyond.as_str(), "bytes=100001-100002", "bytes=-0", "bytes=4611686018427387904-"]
             .map(|range| {
                 let range = range.to_owned();
                 refused(format!("range: {range}"), 416, "InvalidRange", move |world| {

@@ -1,5 +1,7 @@
 //! Sends each operation to the server, applies it to the model, and compares.
 
+use std::io;
+
 use keyway_integration_tests::S3;
 use keyway_integration_tests::s3::copy_source;
 use keyway_integration_tests::seed::payload;
@@ -195,12 +197,12 @@ impl Drive<'_> {
                 .header("x-amz-meta-owner", owner.to_string());
         }
         let response = self.s3.send(request).map_err(broken)?;
-        let Some(source) = self.model.objects.get(from) else {
-            return expect(&response, 404, "NoSuchKey");
-        };
         if from == to && replace.is_none() {
             return expect(&response, 400, "InvalidRequest");
         }
+        let Some(source) = self.model.objects.get(from) else {
+            return expect(&response, 404, "NoSuchKey");
+        };
         expect(&response, 200, "")?;
         let mut object = Object::new(source.body.clone(), source.owner);
         object.owner = replace.or(object.owner);
@@ -356,6 +358,7 @@ fn fail(why: impl Into<String>) -> TestCaseError {
     TestCaseError::fail(why.into())
 }
 
-fn broken(error: std::io::Error) -> TestCaseError {
+#[allow(clippy::needless_pass_by_value, reason = "its form is that of `map_err`'s argument")]
+fn broken(error: io::Error) -> TestCaseError {
     fail(format!("the server did not answer: {error}"))
 }

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# What the server does on this machine: GET and PUT of 4 KiB, 1 MiB and 64 MiB at 1, 8 and 64 in
+# flight; listings of 1,000 keys out of 10,000 and out of 1,000,000; both ETag policies; TLS.
+# MinIO is measured beside it when `minio` is on the path.
+#
+# BENCH_SECONDS (3) for each cell, BENCH_LIST_KEYS (10000,1000000), BENCH_DIR for the reports.
+source "$(dirname "$0")/lib.sh"
+source integration-tests/scripts/server.sh
+
+seconds=${BENCH_SECONDS:-3}
+list_keys=${BENCH_LIST_KEYS:-10000,1000000}
+reports=${BENCH_DIR:-target/bench}
+mkdir -p "$reports"
+
+start_minio() {
+  local dir="$scratch/minio"
+  mkdir -p "$dir"
+  MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY \
+    minio server --quiet --address 127.0.0.1:19000 "$dir" >"$dir.log" 2>&1 &
+  peer+=(--peer minio=http://127.0.0.1:19000 --peer-pid "minio=$!")
+  servers+=("$!")
+  local _
+  for _ in $(seq 100); do
+    curl --silent --fail --output /dev/null http://127.0.0.1:19000/minio/health/ready && return
+    sleep 0.1
+  done
+  die "minio did not become ready"
+}
+
+build_release
+new_credentials
+peer=()
+if have minio; then start_minio; else say "skipped: minio: it is not on the path"; fi
+
+say "== plaintext, MD5 ETags"
+start_keyway plain
+"$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" "${peer[@]}" \
+  --report "$reports/plain.json"
+
+say "== listings"
+"$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" --operations list \
+  --concurrency 1 --list-keys "$list_keys" --report "$reports/list.json"
+
+say "== plaintext, ETags derived from the checksum"
+start_keyway checksum '[s3]' 'default_etag_policy = "crc64nvme"'
+"$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" --operations put \
+  --report "$reports/checksum.json"
+
+say "== TLS"
+start_keyway tls 'listen.tls = { mode = "generated" }'
+authority=$(find "$scratch/tls/data" -name authority.pem | head -n 1)
+"$keyway" bench --endpoint "$url" --ca-file "$authority" --server-pid "$pid" \
+  --seconds "$seconds" --concurrency 8 --report "$reports/tls.json"
+say "reports: $reports"

@@ -1,0 +1,143 @@
+//! Goal: on a full disk writes fail with 507 `InsufficientStorage`, reads go on, nothing that
+//! was acknowledged is lost, and freeing space recovers without a restart.
+//!
+//! Method: a server on a small disk is filled until it refuses, read, emptied by half, and
+//! written again. Once the disk is small by configuration, which works anywhere, and once it is
+//! a real file system of that size, which takes root.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use keyway_integration_tests::seed::payload;
+use keyway_integration_tests::server::Options;
+use keyway_integration_tests::skip::skipped;
+use keyway_integration_tests::wire::Response;
+use keyway_integration_tests::{S3, Server};
+
+const BUCKET: &str = "full";
+/// The disk. Large enough that a twentieth of it, which the store leaves free, exceeds what the
+/// metadata keeps in reserve.
+const DISK_BYTES: usize = 320 << 20;
+/// Each object.
+const OBJECT_BYTES: usize = 1 << 20;
+/// More objects than the disk can hold.
+const OBJECTS_MAX: usize = 2 * DISK_BYTES / OBJECT_BYTES;
+/// How long freed space may take until it is usable.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_store_that_reaches_its_configured_capacity() {
+    let config = format!("[node.store]\ncapacity_bytes = {DISK_BYTES}\n");
+    let options = Options { config, ..Options::default() };
+    fill_and_recover(&Server::with(options).expect("the server starts"));
+}
+
+#[test]
+fn a_file_system_without_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_disk) = SmallDisk::mount(dir.path()) else { return };
+    let options = Options { data_dir: Some(dir.path().join("data")), ..Options::default() };
+    fill_and_recover(&Server::with(options).expect("the server starts"));
+}
+
+fn fill_and_recover(server: &Server) {
+    let mut s3 = S3::of(server);
+    assert_eq!(s3.create_bucket(BUCKET).unwrap().status, 200);
+
+    let mut stored = Vec::new();
+    let refusal = (0..OBJECTS_MAX)
+        .find_map(|number| {
+            let response = put(&mut s3, number);
+            if response.status == 200 {
+                stored.push(number);
+                return None;
+            }
+            Some(response)
+        })
+        .expect("the disk fills up");
+    assert_full(&refusal);
+    let least = DISK_BYTES / OBJECT_BYTES / 4;
+    assert!(stored.len() >= least, "full after {} MiB only", stored.len());
+
+    // Refused again and again, and in parts too; reads go on.
+    assert_full(&put(&mut s3, OBJECTS_MAX));
+    for &number in &stored {
+        assert_whole(&mut s3, number);
+    }
+    let missing = s3.get(BUCKET, &key(OBJECTS_MAX)).unwrap();
+    assert_eq!(missing.status, 404, "a refused object is visible");
+
+    // Deleting works on a full disk, and makes room without a restart.
+    let kept = stored.split_off(stored.len() / 2);
+    for &number in &stored {
+        assert_eq!(s3.delete(BUCKET, &key(number)).unwrap().status, 204);
+    }
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
+    loop {
+        let response = put(&mut s3, OBJECTS_MAX);
+        if response.status == 200 {
+            break;
+        }
+        assert_full(&response);
+        assert!(Instant::now() < deadline, "freed space is not usable after {RECOVERY_TIMEOUT:?}");
+        // Not a wait for an event: the client's own pause between retries.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for number in kept.into_iter().chain([OBJECTS_MAX]) {
+        assert_whole(&mut s3, number);
+    }
+    assert!(!server.log().contains("panicked"));
+}
+
+fn put(s3: &mut S3, number: usize) -> Response {
+    let body = payload(number as u64, OBJECT_BYTES);
+    s3.put(BUCKET, &key(number), &body).expect("the server answers")
+}
+
+fn key(number: usize) -> String {
+    format!("object-{number:05}")
+}
+
+fn assert_full(response: &Response) {
+    assert_eq!(response.status, 507, "{}", response.text());
+    assert_eq!(response.code().as_deref(), Some("InsufficientStorage"));
+}
+
+fn assert_whole(s3: &mut S3, number: usize) {
+    let response = s3.get(BUCKET, &key(number)).unwrap();
+    assert_eq!(response.status, 200, "{}: {}", key(number), response.text());
+    let whole = response.body == payload(number as u64, OBJECT_BYTES);
+    assert!(whole, "{} was damaged", key(number));
+}
+
+/// A file system of [`DISK_BYTES`] in memory, unmounted when dropped.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn mount(at: &'a Path) -> Option<Self> {
+        let size = format!("size={DISK_BYTES}");
+        let mut mount = Command::new("mount");
+        match mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output() {
+            Ok(output) if output.status.success() => Some(Self(at)),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                skipped("a_file_system_without_space", &format!("no mount: {}", why.trim()));
+                None
+            }
+            Err(error) => {
+                skipped("a_file_system_without_space", &format!("no mount: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        // The server was dropped before: a lazy unmount covers one that is still dying.
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
+}
