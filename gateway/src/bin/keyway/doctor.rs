@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let flags = Flags::default().path("data_dir", self.data_dir);
+        let flags = Flags::default().path("data_dir", self.data_dir.as_deref());
         let config = Config::load(&self.config.sources(flags))?;
         let runtime = runtime(&config.runtime)?;
         let report = runtime.block_on(keyway_gateway::doctor::examine(&config.data_dir));

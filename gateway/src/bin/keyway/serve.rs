@@ -33,7 +33,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let flags = Flags::default()
-            .path("data_dir", self.data_dir)
+            .path("data_dir", self.data_dir.as_deref())
             .text("listen.address", self.listen)
             .text("listen.admin_address", self.admin_listen);
         let config = Config::load(&self.config.sources(flags))?;

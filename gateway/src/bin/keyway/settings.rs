@@ -1,7 +1,7 @@
 //! Flags that all server commands share, and the runtime that they run on.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use keyway_gateway::config::{Runtime, Sources};
@@ -43,8 +43,8 @@ impl Flags {
         self
     }
 
-    pub(crate) fn path(self, name: &str, value: Option<PathBuf>) -> Self {
-        self.text(name, value.as_deref().map(std::path::Path::display))
+    pub(crate) fn path(self, name: &str, value: Option<&Path>) -> Self {
+        self.text(name, value.map(Path::display))
     }
 }
 
