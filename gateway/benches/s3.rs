@@ -128,12 +128,9 @@ fn requests(c: &mut Criterion) {
     c.bench_function("protocol/get/4KiB", |b| {
         b.to_async(&runtime).iter(|| exchange(floor.clone(), black_box(get.clone())));
     });
-    for (name, request) in [
-        ("get/4KiB", &get),
-        ("head", &head),
-        ("put/4KiB", &put),
-        ("put/4KiB/crc64nvme", &put_fast),
-    ] {
+    for (name, request) in
+        [("get/4KiB", &get), ("head", &head), ("put/4KiB", &put), ("put/4KiB/crc64nvme", &put_fast)]
+    {
         c.bench_function(name, |b| {
             b.to_async(&runtime).iter(|| exchange(ours.clone(), black_box(request.clone())));
         });
