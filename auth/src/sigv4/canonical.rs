@@ -11,9 +11,9 @@ use super::SignError;
 /// Header names and values to be signed, in canonical order.
 pub(super) type SignedHeaders<'a> = Vec<(&'a str, &'a str)>;
 
-/// Picks the headers that change a request's meaning: `host`, every `x-amz-*`, content
-/// type and digest, range and conditions. The rest may be rewritten on the way by honest
-/// proxies, and stays out.
+/// Picks the headers that change a request's meaning: `host`, every `x-amz-*` and
+/// `x-keyway-*`, content type and digest, range and conditions. The rest may be rewritten on
+/// the way by honest proxies, and stays out.
 pub(super) fn signed_headers(headers: &HeaderMap) -> Result<SignedHeaders<'_>, SignError> {
     let mut signed = Vec::with_capacity(headers.len());
     for (name, value) in headers.iter().filter(|(name, _)| enters(name)) {
@@ -90,5 +90,6 @@ fn enters(name: &HeaderName) -> bool {
         header::IF_MODIFIED_SINCE,
         header::IF_UNMODIFIED_SINCE,
     ];
-    name.as_str().starts_with("x-amz-") || PLAIN.contains(name)
+    let name_text = name.as_str();
+    name_text.starts_with("x-amz-") || name_text.starts_with("x-keyway-") || PLAIN.contains(name)
 }

@@ -70,10 +70,10 @@ impl StorageNode for FaultyNode {
         }
         let chunk = plan.pieces[0].chunk;
         let mut delivery = self.inner.get(plan).await?;
-        let damage = || Err(TransferError::Damaged { chunk, offset: 0 });
         delivery.body = match self.fault() {
             Fault::BreakBodies => {
-                let rest = futures::stream::once(async move { damage() });
+                let damage = Err(TransferError::Damaged { chunk, offset: 0 });
+                let rest = futures::stream::iter([damage]);
                 Box::pin(delivery.body.take(1).chain(rest))
             }
             Fault::CutBodies => Box::pin(delivery.body.take(1)),
