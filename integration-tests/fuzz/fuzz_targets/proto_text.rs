@@ -8,10 +8,10 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     if let Ok(name) = text.parse::<BucketName>() {
-        assert_eq!(name.as_str(), text);
+        assert_eq!(&*name, text);
     }
     if let Ok(key) = text.parse::<ObjectKey>() {
-        assert_eq!(key.as_str(), text);
+        assert_eq!(&*key, text);
     }
     if let Ok(token) = text.parse::<RdmaToken>() {
         assert_eq!(token.encode(), text);

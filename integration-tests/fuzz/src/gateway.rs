@@ -21,7 +21,7 @@ pub const BUCKET: &str = "fuzz";
 /// Bytes that the node may keep.
 const CAPACITY_BYTES: u64 = 64 << 20;
 /// Bytes of its buffers.
-const BUFFER_BYTES: u64 = 16 << 20;
+const BUFFER_BYTES: usize = 16 << 20;
 /// Requests after which everything is made anew, so that memory stays flat.
 const REQUESTS_MAX: u32 = 5_000;
 
