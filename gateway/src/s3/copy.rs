@@ -27,6 +27,10 @@ use super::{Core, etag, get, ranges, rdma, resolve, store};
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
 
+/// Parts copied at once. Each is a GET that feeds a PUT, and holds buffers of both: too many
+/// would take a node's buffers for their GETs, and wait for more of them in their PUTs.
+pub(super) const PART_COPIES_MAX: usize = 4;
+
 /// An object to copy from.
 struct Source {
     bucket: Bucket,
@@ -206,6 +210,8 @@ async fn copy_part(
 ) -> Result<(Part, store::Stored), Failure> {
     let policy = bucket.settings.etag;
     let digests = kind.into_iter().fold(etag::digests(policy), |set, kind| set.with(kind));
+    // How many can wait is bounded by the requests that the server takes on.
+    let _turn = core.part_copies.acquire().await.expect("the semaphore is never closed");
     let deliveries = get::deliver(core, tenant, source, range).await?;
     let length = range.length();
     let body = store::intake(Some(StreamingBlob::new(Outgoing::new(deliveries))), length);

@@ -95,4 +95,6 @@ struct Core {
     default_etag: EtagPolicy,
     put_max_bytes: u64,
     signed_chunks: store::SignedChunks,
+    /// Turns for [`copy::PART_COPIES_MAX`] parts.
+    part_copies: tokio::sync::Semaphore,
 }

@@ -13,6 +13,7 @@ use s3s::config::{S3Config as ProtocolConfig, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 
 use super::access::{Gate, Secrets};
+use super::copy::PART_COPIES_MAX;
 use super::envelope::{self, Surroundings};
 use super::host::BaseDomains;
 use super::lenient::LenientReads;
@@ -54,6 +55,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         default_etag: config.default_etag_policy.into(),
         put_max_bytes: config.put_max_bytes,
         signed_chunks: SignedChunks::new(limits.signed_chunk, limits.signed_budget),
+        part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),
     });
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));

@@ -2,7 +2,7 @@
 //! no part is taken for the whole.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use keyway_proto::unit::MIB;
 use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use crate::fixture::Server;
 
@@ -31,15 +32,31 @@ enum Fault {
     Busy,
     /// The next GET finds no chunk.
     LoseOnce,
+    /// PUTs wait for company.
+    Gather,
 }
 
-const FAULTS: [Fault; 5] =
-    [Fault::None, Fault::BreakBodies, Fault::CutBodies, Fault::Busy, Fault::LoseOnce];
+const FAULTS: [Fault; 6] = [
+    Fault::None,
+    Fault::BreakBodies,
+    Fault::CutBodies,
+    Fault::Busy,
+    Fault::LoseOnce,
+    Fault::Gather,
+];
+
+/// How many PUTs a gathering node waits for, and how long.
+const COMPANY: usize = 8;
+const COMPANY_TIME: Duration = Duration::from_millis(200);
 
 /// A node over a real one, whose transfers can be made to fail.
 struct FaultyNode {
     inner: Arc<LocalNode>,
     fault: AtomicU8,
+    /// PUTs that gather, and the most that did at once.
+    gathered: Semaphore,
+    most: AtomicUsize,
+    now: AtomicUsize,
 }
 
 impl FaultyNode {
@@ -85,6 +102,16 @@ impl StorageNode for FaultyNode {
     async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
         match self.fault() {
             Fault::Busy => Err(TransferError::Busy),
+            Fault::Gather => {
+                let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+                self.most.fetch_max(now, Ordering::SeqCst);
+                self.gathered.add_permits(1);
+                let company = self.gathered.acquire_many(COMPANY as u32);
+                drop(tokio::time::timeout(COMPANY_TIME, company).await);
+                let receipt = self.inner.put(plan, body).await;
+                self.now.fetch_sub(1, Ordering::SeqCst);
+                receipt
+            }
             _ => self.inner.put(plan, body).await,
         }
     }
@@ -108,7 +135,13 @@ impl StorageNode for FaultyNode {
 
 async fn faulty() -> (Server, Arc<FaultyNode>) {
     let inner = LocalNode::in_memory(NodeId(1), 256 * MIB, 64 << 20).unwrap();
-    let node = Arc::new(FaultyNode { inner: inner.clone(), fault: AtomicU8::new(0) });
+    let node = Arc::new(FaultyNode {
+        inner: inner.clone(),
+        fault: AtomicU8::new(0),
+        gathered: Semaphore::new(0),
+        most: AtomicUsize::new(0),
+        now: AtomicUsize::new(0),
+    });
     let server = Server::over(S3Config::default(), node.clone(), inner).await;
     server.put("/bucket").send().await.expect(200);
     (server, node)
@@ -185,4 +218,22 @@ async fn transfers(server: &Server, expected: u64) {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), reached).await.expect("the node's transfers");
+}
+
+/// Goal: parts that are copied hold buffers of two transfers each, and so not all do at once.
+/// Method: a node whose PUTs wait for as many as there are copies, and count each other.
+#[tokio::test]
+async fn part_copies_take_turns() {
+    let (server, node) = faulty().await;
+    server.put("/bucket/k").body("abc").send().await.expect(200);
+    let id = server.post("/bucket/m?uploads").send().await.expect(200).tag("UploadId");
+    node.set(Fault::Gather);
+    let copies = (1..=COMPANY).map(|number| {
+        let call = server.put(&format!("/bucket/m?partNumber={number}&uploadId={id}"));
+        call.header("x-amz-copy-source", "bucket/k").send()
+    });
+    for reply in futures::future::join_all(copies).await {
+        reply.expect(200);
+    }
+    assert_eq!(node.most.load(Ordering::SeqCst), 4);
 }
