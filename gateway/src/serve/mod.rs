@@ -230,7 +230,13 @@ async fn start(
         readiness: Arc::clone(&readiness),
         acceptor: acceptor.clone(),
     };
-    let maintenance = Maintenance::new(catalog, nodes, open::maintenance(&config.maintenance));
+    let maintenance = open::maintenance(&config.maintenance);
+    let maintenance = Arc::new(Maintenance::new(catalog, nodes, maintenance));
+    let told = Arc::downgrade(&maintenance);
+    metrics.observe_maintenance(move || Some(told.upgrade()?.stats()));
+    if let Some(node) = &node {
+        observe_node(&metrics, node);
+    }
     let mut done = stopped.clone();
     let maintain = async move {
         // A dropped sender ends it as well: nobody is left to stop it.
@@ -253,6 +259,12 @@ async fn start(
         node,
         _data: data,
     })
+}
+
+/// Has the metrics tell of `node` for as long as it is there.
+fn observe_node(metrics: &Metrics, node: &Arc<LocalNode>) {
+    let told = Arc::downgrade(node);
+    metrics.observe_node(node.id(), move || Some(told.upgrade()?.stats()));
 }
 
 /// Exports the last metrics, which may wait for a network that is gone: not on a thread of

@@ -63,6 +63,7 @@ pub async fn serve_node(config: Config) -> Result<RunningNode, ServeError> {
     let data = DataDir::lock(&config.data_dir)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let node = open::node(&config.node, &data).await?;
+    super::observe_node(&metrics, &node);
     let nodes = Nodes::single(Arc::clone(&node) as Arc<dyn StorageNode>);
     let readiness = Arc::new(Readiness::default());
     upkeep::ask_nodes(&nodes, &metrics, &readiness).await;

@@ -112,6 +112,11 @@ impl Metrics {
         self.provider.shutdown()
     }
 
+    /// Where instruments of this server are made.
+    pub(super) fn meter(&self) -> Meter {
+        self.provider.meter("keyway")
+    }
+
     /// Whether requests get spans.
     pub(super) fn traces(&self) -> bool {
         self.traces
@@ -245,7 +250,7 @@ fn observe(meter: &Meter, counts: &Arc<Counts>) {
         .build();
 }
 
-fn up_down<'a>(
+pub(super) fn up_down<'a>(
     meter: &'a Meter,
     metric: &'static Definition,
 ) -> opentelemetry::metrics::AsyncInstrumentBuilder<
@@ -259,17 +264,20 @@ fn up_down<'a>(
         .with_description(metric.description)
 }
 
-fn node_attribute(id: NodeId) -> KeyValue {
+pub(super) fn node_attribute(id: NodeId) -> KeyValue {
     KeyValue::new(table::NODE, i64::from(id.0))
 }
 
-fn saturating(value: u64) -> i64 {
+pub(super) fn saturating(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use keyway_dataplane::NodeStats;
+
     use super::*;
+    use crate::maintenance::MaintenanceStats;
 
     fn text(metrics: &Metrics) -> String {
         String::from_utf8(metrics.prometheus_text()).unwrap()
@@ -353,6 +361,8 @@ mod tests {
             transfers: 0,
         };
         metrics.set_nodes(vec![(NodeId(1), Some(status))]);
+        metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
+        metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
         let shown = text(&metrics);
         for metric in table::ALL {
             let name = metric.name.replace('.', "_");

@@ -5,6 +5,7 @@
 //! strings and authorization headers are never recorded.
 
 mod export;
+mod local;
 mod metrics;
 mod process;
 mod table;

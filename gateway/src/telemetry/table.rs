@@ -101,6 +101,11 @@ metrics! {
         "Handlers that panicked. Each is a bug.", by [];
     NODE_TRANSFERS = UpDownCounter "keyway.node.transfers" ["{transfer}"]
         "Transfers under way on a storage node.", by [NODE];
+    NODE_WAITING = UpDownCounter "keyway.node.waiting" ["{transfer}"]
+        "Transfers waiting for their turn on the node in this process.", by [NODE];
+    NODE_FAILED = Counter "keyway.node.failed" ["{transfer}"]
+        "Transfers that failed on the node in this process; cancelled ones are not counted.",
+        by [NODE];
     NODE_UP = UpDownCounter "keyway.node.up" ["{node}"]
         "Whether the storage node answered when last asked.", by [NODE];
     STORE_CAPACITY = UpDownCounter "keyway.store.capacity" ["By"]
@@ -109,6 +114,26 @@ metrics! {
         "Bytes free for new chunks.", by [NODE];
     STORE_CHUNKS = UpDownCounter "keyway.store.chunks" ["{chunk}"]
         "Chunks stored.", by [NODE];
+    STORE_DAMAGED = Counter "keyway.store.damaged" ["{block}"]
+        "Blocks found damaged, by readers or the scrubber.", by [NODE];
+    POOL_CAPACITY = UpDownCounter "keyway.pool.capacity" ["By"]
+        "Bytes of the transfers' buffers.", by [NODE];
+    POOL_LEASED = UpDownCounter "keyway.pool.leased" ["By"]
+        "Bytes of buffers in use.", by [NODE];
+    CHUNKS_RELEASED = Counter "keyway.maintenance.released" ["{chunk}"]
+        "Chunks that nothing names any more, released by their nodes.", by [];
+    BYTES_RELEASED = Counter "keyway.maintenance.released.size" ["By"]
+        "Their bytes.", by [];
+    CHUNKS_DEFERRED = Counter "keyway.maintenance.deferred" ["{chunk}"]
+        "Times that a chunk had to wait because its node did not answer.", by [];
+    CHUNKS_SWEPT = Counter "keyway.maintenance.swept" ["{chunk}"]
+        "Chunks looked at by the sweeper.", by [];
+    CHUNKS_CONDEMNED = Counter "keyway.maintenance.condemned" ["{chunk}"]
+        "Chunks that the sweeper found unowned.", by [];
+    UPLOADS_FORGOTTEN = Counter "keyway.maintenance.forgotten" ["{upload}"]
+        "Completed uploads whose answer is remembered no more.", by [];
+    MAINTENANCE_FAILURES = Counter "keyway.maintenance.failures" ["{round}"]
+        "Rounds that were cut short.", by [];
     CPU_TIME = Counter "process.cpu.time" ["s"]
         "CPU time of the process.", by [];
     MEMORY = UpDownCounter "process.memory.usage" ["By"]

@@ -53,6 +53,9 @@ async fn serve_stores_and_returns_objects_and_frees_its_directory() {
     assert_eq!(admin.get("/readyz").await.status, 200);
     let metrics = admin.get("/metrics").await;
     assert!(metrics.text().contains("keyway_operation=\"CreateBucket\""), "{}", metrics.text());
+    for name in ["keyway_pool_capacity_bytes", "keyway_maintenance_swept_total"] {
+        assert!(metrics.text().contains(name), "{}", metrics.text());
+    }
     let second = serve(config(dir.path())).await;
     assert!(matches!(second.map(|_| ()), Err(ServeError::DataDir(_))));
     assert!(running.stop().await);
