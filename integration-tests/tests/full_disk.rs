@@ -21,6 +21,10 @@ const BUCKET: &str = "full";
 /// The disk. Large enough that a twentieth of it, which the store leaves free, exceeds what the
 /// metadata keeps in reserve.
 const DISK_BYTES: usize = 320 << 20;
+/// A disk smaller than one volume, and smaller than most reserves.
+const TINY_DISK_BYTES: usize = 64 << 20;
+/// Each small object on it.
+const TINY_OBJECT_BYTES: usize = 64 << 10;
 /// Each object.
 const OBJECT_BYTES: usize = 1 << 20;
 /// More objects than the disk can hold.
@@ -38,9 +42,32 @@ fn a_store_that_reaches_its_configured_capacity() {
 #[test]
 fn a_file_system_without_space() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_disk) = SmallDisk::mount(dir.path()) else { return };
+    let Some(_disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
     let options = Options { data_dir: Some(dir.path().join("data")), ..Options::default() };
     fill_and_recover(&Server::with(options).expect("the server starts"));
+}
+
+/// Goal: what the store and the metadata keep in reserve does not eat up a small disk.
+#[test]
+fn a_very_small_file_system_holds_small_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_disk) = SmallDisk::mount(dir.path(), TINY_DISK_BYTES) else { return };
+    let options = Options { data_dir: Some(dir.path().join("data")), ..Options::default() };
+    let server = Server::with(options).expect("the server starts");
+    let mut s3 = S3::of(&server);
+    assert_eq!(s3.create_bucket(BUCKET).unwrap().status, 200);
+    // Half of the disk, in objects that are packed and in one that is not.
+    let small = payload(1, TINY_OBJECT_BYTES);
+    for number in 0..TINY_DISK_BYTES / 4 / TINY_OBJECT_BYTES {
+        let response = s3.put(BUCKET, &key(number), &small).unwrap();
+        assert_eq!(response.status, 200, "{}: {}", key(number), response.text());
+    }
+    let large = payload(2, TINY_DISK_BYTES / 4);
+    let response = s3.put(BUCKET, "large", &large).unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(s3.get(BUCKET, "large").unwrap().body == large);
+    assert!(s3.get(BUCKET, &key(0)).unwrap().body == small);
+    assert_eq!(s3.delete(BUCKET, "large").unwrap().status, 204);
 }
 
 fn fill_and_recover(server: &Server) {
@@ -113,12 +140,12 @@ fn assert_whole(s3: &mut S3, number: usize) {
     assert!(whole, "{} was damaged", key(number));
 }
 
-/// A file system of [`DISK_BYTES`] in memory, unmounted when dropped.
+/// A file system in memory, unmounted when dropped.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    fn mount(at: &'a Path) -> Option<Self> {
-        let size = format!("size={DISK_BYTES}");
+    fn mount(at: &'a Path, bytes: usize) -> Option<Self> {
+        let size = format!("size={bytes}");
         let mut mount = Command::new("mount");
         match mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output() {
             Ok(output) if output.status.success() => Some(Self(at)),

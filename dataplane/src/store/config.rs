@@ -25,9 +25,9 @@ pub struct StoreConfig {
     /// Where the volumes lie. Made when missing.
     pub dir: PathBuf,
     /// Bytes that the volumes may take up in all; unset means what the file system has,
-    /// but for a reserve of a twentieth, at most 1 GiB.
+    /// but for a reserve of a twentieth, at least 16 MiB and at most 1 GiB.
     pub capacity_bytes: Option<u64>,
-    /// Size of a new volume file. Smaller ones are made when less is left.
+    /// Size of a new volume file. Smaller ones are made when less than twice as much is left.
     pub volume_bytes: u64,
     /// Memory for the buffers of all transfers together; with io_uring it is taken, and
     /// locked, at start.

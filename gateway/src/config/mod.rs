@@ -115,8 +115,9 @@ section! {
     pub struct Meta {
         /// Memory for cached pages, in bytes.
         pub cache_bytes: u64 = 32 * MIB,
-        /// Space left free on the device, in bytes: below it, commits that need space are
-        /// refused and those that give space up still go through.
+        /// Space left free on the device, in bytes, or a sixteenth of it if that is less:
+        /// below it, commits that need space are refused and those that give space up still
+        /// go through.
         pub reserve_bytes: u64 = 8 * MIB,
     }
 
@@ -139,9 +140,10 @@ section! {
         /// Where the volumes lie. Unset: `store` in the data directory.
         pub dir: Option<PathBuf> = None,
         /// Bytes that the store may use. Unset: of the file system all but a reserve of a
-        /// twentieth (at most 1 GiB); of memory 1 GiB.
+        /// twentieth (at least 16 MiB, at most 1 GiB); of memory 1 GiB.
         pub capacity_bytes: Option<u64> = None,
-        /// Size of a new volume file.
+        /// Size of a new volume file. Smaller ones are made when less than twice as much is
+        /// left.
         pub volume_bytes: u64 = 1024 * MIB,
         /// Memory for the buffers of all transfers: the bound of the data path's memory.
         pub buffer_bytes: usize = 32 * KIB * KIB,

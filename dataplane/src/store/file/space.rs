@@ -22,8 +22,14 @@ use crate::store::StoreError;
 /// Smallest volume that is worth making.
 const VOLUME_BYTES_MIN: u64 = 4 * MIB;
 
-/// What is left to others on the file system when no capacity is given.
+/// What is left to others on the file system when no capacity is given: at least and at most.
+/// Among the others is the metadata, which stops taking new objects when 8 MiB are left.
+const RESERVE_BYTES_MIN: u64 = 16 * MIB;
 const RESERVE_BYTES_MAX: u64 = GIB;
+
+/// Up to here a volume takes all there is; beyond, half of it. Enough for several of the
+/// largest chunks, each of which must lie within one volume.
+const GREEDY_BYTES_MAX: u64 = 64 * MIB;
 
 /// A volume file.
 #[derive(Debug)]
@@ -204,7 +210,7 @@ impl Space {
             let bytes = |held: &Held| held.volume.geometry.file_bytes();
             (number, volumes.values().map(bytes).sum())
         };
-        let mut bytes = self.volume_bytes.min(self.headroom(allocated));
+        let mut bytes = volume_bytes(self.volume_bytes, self.headroom(allocated));
         while bytes >= VOLUME_BYTES_MIN.min(self.volume_bytes) {
             let Some(geometry) = Geometry::fitting(bytes) else { break };
             match self.make_volume(number, geometry) {
@@ -232,10 +238,7 @@ impl Space {
         let available = rustix::fs::statvfs(&self.dir).map_or(0, |system| {
             let available = system.f_bavail.saturating_mul(system.f_frsize);
             let reserve = match self.capacity_bytes {
-                // The metadata must be able to grow: deleting needs space, too.
-                None => {
-                    (system.f_blocks.saturating_mul(system.f_frsize) / 20).min(RESERVE_BYTES_MAX)
-                }
+                None => reserve_bytes(system.f_blocks.saturating_mul(system.f_frsize)),
                 Some(_) => 0,
             };
             available.saturating_sub(reserve)
@@ -278,6 +281,19 @@ impl Space {
     }
 }
 
+/// What is left to others on a file system of this size. The metadata must be able to grow:
+/// deleting needs space, too.
+fn reserve_bytes(total: u64) -> u64 {
+    // Of a very small one a quarter: something must be left to store in.
+    (total / 20).clamp(RESERVE_BYTES_MIN.min(total / 4), RESERVE_BYTES_MAX)
+}
+
+/// The size of the next volume: as asked for, but no more than half of a headroom that others
+/// on the file system may want to share.
+fn volume_bytes(wanted: u64, headroom: u64) -> u64 {
+    wanted.min(headroom).min((headroom / 2).max(GREEDY_BYTES_MAX))
+}
+
 /// The name of a volume's file.
 pub(super) fn volume_path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("volume-{number:06}.kwv"))
@@ -286,4 +302,35 @@ pub(super) fn volume_path(dir: &Path, number: u32) -> PathBuf {
 /// Whether an error means that the device is full.
 pub(super) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_file_systems_leave_room_for_the_metadata() {
+        for (total, reserve) in [
+            (16 * MIB, 4 * MIB),
+            (64 * MIB, 16 * MIB),
+            (320 * MIB, 16 * MIB),
+            (10 * GIB, GIB / 2),
+            (100 * GIB, GIB),
+        ] {
+            assert_eq!(reserve_bytes(total), reserve, "{total}");
+        }
+    }
+
+    #[test]
+    fn volumes_take_no_more_than_half_of_much() {
+        for (headroom, bytes) in [
+            (3 * MIB, 3 * MIB),
+            (64 * MIB, 64 * MIB),
+            (100 * MIB, 64 * MIB),
+            (GIB, GIB / 2),
+            (100 * GIB, GIB),
+        ] {
+            assert_eq!(volume_bytes(GIB, headroom), bytes, "{headroom}");
+        }
+    }
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct MetaConfig {
     /// Memory for cached pages, read and written.
     pub cache_bytes: u64,
-    /// Space left free on the device: below it, commits that need space are refused and those
-    /// that give space up still go through.
+    /// Space left free on the device, or a sixteenth of it if that is less: below it, commits
+    /// that need space are refused and those that give space up still go through.
     pub reserve_bytes: u64,
 }
 

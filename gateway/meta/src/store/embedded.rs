@@ -38,6 +38,9 @@ const QUEUE_MAX: usize = 1024;
 /// Batches in one durable commit.
 const GROUP_MAX: usize = 256;
 
+/// Of a device that is small the reserve is this part.
+const RESERVE_SHARE: u64 = 16;
+
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("keyway");
 
 type Snapshot = Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>;
@@ -164,7 +167,7 @@ impl Writer {
 
     /// One durable commit of all batches whose preconditions hold. An error means all of them.
     fn commit_group(&mut self, group: &[Request]) -> Result<Vec<Result<(), MetaError>>, MetaError> {
-        let tight = self.free_bytes() < self.config.reserve_bytes;
+        let tight = self.is_tight();
         let result = self.try_group(group, tight);
         if let Err(error) = &result {
             tracing::error!(%error, batches = group.len(), "a metadata commit failed");
@@ -248,11 +251,17 @@ impl Writer {
         }
     }
 
-    fn free_bytes(&self) -> u64 {
+    /// Whether less than the reserve is free on the device.
+    fn is_tight(&self) -> bool {
         match rustix::fs::fstatvfs(&self.device) {
-            Ok(status) => status.f_bavail.saturating_mul(status.f_frsize),
+            Ok(status) => {
+                let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
+                // A small device must not be all reserve.
+                let reserve = self.config.reserve_bytes.min(bytes(status.f_blocks) / RESERVE_SHARE);
+                bytes(status.f_bavail) < reserve
+            }
             // A device that does not tell is taken to have space: writing will show.
-            Err(_) => u64::MAX,
+            Err(_) => false,
         }
     }
 }
