@@ -213,7 +213,9 @@ async fn a_header_that_trickles_is_cut() {
         use tokio::io::AsyncReadExt;
         let _ = reader.read_to_end(&mut rest).await;
     };
-    let either = async { tokio::select! { () = trickle => {}, () = cut => {} } };
+    let either = async {
+        tokio::select! { () = trickle => {}, () = cut => {} }
+    };
     // Far from the limit, and from the size that the head may have.
     tokio::time::timeout(Duration::from_secs(30), either).await.expect("the head is cut");
 }
