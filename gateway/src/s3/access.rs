@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::HOST;
+use http::{HeaderMap, Uri};
 use keyway_auth::{CredentialStore, Principal};
-use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{Credentials, S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::errors::Failure;
+use super::signed::SignedNames;
 use crate::server::RequestInfo;
 
 const OWN_PREFIX: &str = "x-keyway-";
@@ -39,25 +39,31 @@ impl Gate {
     /// The principal behind verified credentials.
     ///
     /// # Errors
-    /// `AccessDenied` without a signature, or when the key went away since it was verified.
-    pub(super) fn principal(&self, credentials: Option<&Credentials>) -> S3Result<Principal> {
-        credentials
+    /// `AccessDenied` without a signature, when the key went away since it was verified, and
+    /// for a signature that leaves out what it must cover.
+    pub(super) fn principal(
+        &self,
+        credentials: Option<&Credentials>,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> S3Result<Principal> {
+        let denied =
+            |message: &'static str| S3Error::with_message(S3ErrorCode::AccessDenied, message);
+        let principal = credentials
             .and_then(|credentials| self.0.find(&credentials.access_key))
             .map(|credential| credential.principal)
-            .ok_or_else(|| S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied"))
+            .ok_or_else(|| denied("Access Denied"))?;
+        if !covers_what_it_must(headers, uri) {
+            return Err(denied("There were headers present in the request which were not signed"));
+        }
+        Ok(principal)
     }
 }
 
 #[async_trait::async_trait]
 impl S3Access for Gate {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let principal = self.principal(cx.credentials())?;
-        if !own_headers_signed(cx.headers(), cx.uri().query().unwrap_or_default()) {
-            return Err(S3Error::with_message(
-                S3ErrorCode::AccessDenied,
-                "There were headers present in the request which were not signed",
-            ));
-        }
+        let principal = self.principal(cx.credentials(), cx.headers(), cx.uri())?;
         if let Some(info) = cx.extensions_mut().get::<RequestInfo>().cloned() {
             info.set_operation(cx.s3_op().name());
             info.set_access_key(principal.access_key.clone());
@@ -67,24 +73,15 @@ impl S3Access for Gate {
     }
 }
 
-/// Whether every `x-keyway-*` header is covered by the signature: the protocol layer sees to
-/// `x-amz-*` alone, and ours change what a request means just as well.
-fn own_headers_signed(headers: &HeaderMap, query: &str) -> bool {
-    let mut ours = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).peekable();
-    if ours.peek().is_none() {
-        return true;
-    }
-    let by_header = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.split_once("SignedHeaders="))
-        .map(|(_, rest)| rest.split(',').next().unwrap_or_default().trim().to_owned());
-    let by_query = || {
-        let pair = query.split('&').find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
-        Some(percent_decode_str(pair).decode_utf8_lossy().into_owned())
+/// Whether the signature covers the host, without which it would hold for every other server
+/// that knows the key, and every `x-keyway-*` header: the protocol layer sees to `x-amz-*`
+/// alone, and ours change what a request means just as well.
+fn covers_what_it_must(headers: &HeaderMap, uri: &Uri) -> bool {
+    let Some(signed) = SignedNames::of(headers, uri.query().unwrap_or_default()) else {
+        return false;
     };
-    let Some(signed) = by_header.or_else(by_query) else { return false };
-    ours.all(|name| signed.split(';').any(|signed| signed.eq_ignore_ascii_case(name.as_str())))
+    let mut ours = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX));
+    signed.contains(&HOST) && ours.all(|name| signed.contains(name))
 }
 
 /// The principal that [`Gate`] left with the request.

@@ -67,6 +67,11 @@ impl Declared {
         Ok(declared)
     }
 
+    /// Whether nothing was declared.
+    pub(super) fn is_empty(&self) -> bool {
+        self.md5.is_none() && self.checksum.is_none()
+    }
+
     /// The kind that the client chose, if any.
     pub(super) fn kind(&self) -> Option<ChecksumKind> {
         self.checksum.map(|(kind, _)| kind)

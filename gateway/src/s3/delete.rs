@@ -7,6 +7,7 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
 use super::access::caller;
+use super::checksums::Declared;
 use super::conditions::write_condition;
 use super::errors::Failure;
 use super::service::RequestId;
@@ -42,6 +43,13 @@ pub(super) async fn delete_objects(
     request: S3Request<DeleteObjectsInput>,
 ) -> Result<S3Response<DeleteObjectsOutput>, Failure> {
     headers::refuse_unsupported(&request.headers)?;
+    // Its value was compared when the document was read.
+    if Declared::from_headers(&request.headers)?.is_empty() {
+        return Err(Failure::refuse(
+            S3ErrorCode::InvalidRequest,
+            "Missing required header for this request: Content-MD5",
+        ));
+    }
     let caller = caller(&request.extensions)?;
     let id = request.extensions.get::<RequestId>();
     let input = &request.input;

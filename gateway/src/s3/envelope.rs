@@ -17,10 +17,15 @@ use super::checksums::Declared;
 use super::errors::{self, Failure};
 use super::host::BaseDomains;
 use super::service::RequestId;
+use super::{framing, signed};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const SECURITY_TOKEN: &str = "x-amz-security-token";
+
+/// The methods that S3 has operations for.
+const METHODS: [Method; 6] =
+    [Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE, Method::OPTIONS];
 
 /// What the envelope must know of the configuration.
 #[derive(Clone)]
@@ -68,7 +73,7 @@ async fn pass(
     id: &RequestId,
     surroundings: &Surroundings,
 ) -> Response<Body> {
-    let (request, outcome) = match watch_xml(request, surroundings) {
+    let (request, outcome) = match watch_xml(framing::watch(request), surroundings) {
         Ok(watched) => watched,
         Err(failure) => return refused(failure.answer(id)),
     };
@@ -83,8 +88,11 @@ async fn pass(
     }
 }
 
-/// What S3 refuses in words of its own, before a signature is looked at.
+/// What S3 refuses in words of its own, before a signature is verified.
 fn refuse_early(request: &Request<Body>) -> Option<S3Error> {
+    if !METHODS.contains(request.method()) {
+        return Some(S3Error::new(S3ErrorCode::MethodNotAllowed));
+    }
     let query = request.uri().query().unwrap_or_default();
     let has = |name: &str| {
         query.split('&').any(|pair| {
@@ -112,7 +120,7 @@ fn refuse_early(request: &Request<Body>) -> Option<S3Error> {
     if request.headers().contains_key(SECURITY_TOKEN) || has(SECURITY_TOKEN) {
         return Some(S3Error::new(S3ErrorCode::InvalidToken));
     }
-    None
+    signed::refuse_form(request.headers(), query)
 }
 
 fn refused(error: S3Error) -> Response<Body> {

@@ -50,7 +50,8 @@ impl S3Route for LenientReads {
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
-        let principal = self.gate.principal(request.credentials.as_ref())?;
+        let credentials = request.credentials.as_ref();
+        let principal = self.gate.principal(credentials, &request.headers, &request.uri)?;
         if let Some(info) = request.extensions.get::<RequestInfo>() {
             let head = request.method == Method::HEAD;
             info.set_operation(if head { "HeadObject" } else { "GetObject" });

@@ -6,6 +6,7 @@
 //! | step | where |
 //! |---|---|
 //! | request id, refusals that need S3's own words, XML bodies checked | [`mod@service`], `envelope` |
+//! | the forms of signatures and of chunked bodies | `signed`, `framing` |
 //! | bucket from host or path, signature, principal | `host`, `access` |
 //! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
@@ -26,6 +27,7 @@ mod delete;
 mod envelope;
 mod errors;
 mod etag;
+mod framing;
 mod get;
 mod headers;
 mod host;
@@ -40,6 +42,7 @@ mod ranges;
 mod rdma;
 mod resolve;
 pub mod service;
+mod signed;
 mod store;
 
 use std::sync::Arc;

@@ -4,9 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::exchange::{Exchange, RequestInfo};
@@ -23,9 +25,11 @@ pub(super) enum RequestBodyError {
     Stalled,
 }
 
-/// A request's body whose sender must keep it moving.
+/// A request's body whose sender must keep it moving. Dropped before its end, it leaves the
+/// rest to the exchange.
 pub(super) struct RequestBody {
-    inner: Incoming,
+    /// None once it ended or broke off.
+    inner: Option<Incoming>,
     info: RequestInfo,
     progress: Progress,
     timer: LazyTimer,
@@ -33,7 +37,15 @@ pub(super) struct RequestBody {
 
 impl RequestBody {
     pub(super) fn new(inner: Incoming, info: RequestInfo, progress: Progress) -> Self {
-        Self { inner, info, progress, timer: LazyTimer::default() }
+        Self { inner: Some(inner), info, progress, timer: LazyTimer::default() }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(rest) = self.inner.take().filter(|inner| !inner.is_end_stream()) {
+            self.info.leave_unread(rest);
+        }
     }
 }
 
@@ -46,7 +58,8 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let this = self.get_mut();
-        match Pin::new(&mut this.inner).poll_frame(cx) {
+        let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
+        match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 this.progress.advance(bytes);
@@ -54,9 +67,13 @@ impl Body for RequestBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
+                this.inner = None;
                 Poll::Ready(Some(Err(RequestBodyError::Connection(error))))
             }
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(None) => {
+                this.inner = None;
+                Poll::Ready(None)
+            }
             Poll::Pending => match this.progress.wait() {
                 Some(left) => {
                     this.timer.arm(left, cx);
@@ -71,12 +88,26 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
     }
+}
+
+/// Reads what a handler left of a request's body and forgets it. Answers whether its end
+/// came within `limit`.
+pub(super) async fn drained(mut rest: Incoming, limit: Duration) -> bool {
+    let end = async {
+        while let Some(frame) = rest.frame().await {
+            if frame.is_err() {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(limit, end).await.unwrap_or(false)
 }
 
 /// A response's body broke off.

@@ -11,19 +11,21 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use futures::FutureExt;
-use http::header::{HOST, SERVER};
+use http::header::{CONNECTION, EXPECT, HOST, SERVER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use keyway_auth::AccessKeyId;
+use parking_lot::Mutex;
 use tower::ServiceExt;
 use tracing::Instrument;
 
-use super::body::{RequestBody, ResponseBody};
+use super::body::{RequestBody, ResponseBody, drained};
 use super::guard::{ConnectionState, Progress};
 use super::reply::Refusal;
 use crate::config::{AccessLog, Limits};
@@ -32,6 +34,11 @@ use crate::telemetry::{Completed, Metrics, request_span};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
+
+/// What is read of a body that the handler did not want, to keep the connection.
+const DRAIN_BYTES_MAX: u64 = 256 * 1024;
+/// How long for.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Operations told by name, sorted: names come with requests, attributes must be few.
 const OPERATIONS: [&str; 21] = [
@@ -70,6 +77,8 @@ struct Info {
     access_key: OnceLock<AccessKeyId>,
     received_bytes: AtomicU64,
     stalled: AtomicBool,
+    /// What the handler left of the body.
+    unread: Mutex<Option<Incoming>>,
 }
 
 impl RequestInfo {
@@ -101,6 +110,10 @@ impl RequestInfo {
 
     pub(super) fn set_stalled(&self) {
         self.0.stalled.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn leave_unread(&self, rest: Incoming) {
+        *self.0.unread.lock() = Some(rest);
     }
 }
 
@@ -162,10 +175,14 @@ impl hyper::service::Service<Request<Incoming>> for ExchangeService {
         let refusal = exchange.refusal(request.headers());
         let router = self.router.clone();
         Box::pin(async move {
-            let response = match refusal {
-                Some(refusal) => exchange.refuse(refusal),
+            let mut response = match refusal {
+                Some(refusal) => {
+                    drop(request);
+                    exchange.refuse(refusal)
+                }
                 None => exchange.run(router, request).await,
             };
+            exchange.settle_body(&mut response).await;
             Ok(exchange.answer(response))
         })
     }
@@ -178,6 +195,8 @@ pub(super) struct Exchange {
     info: RequestInfo,
     started: Instant,
     method: Method,
+    /// Whether the client waits for a word before it sends the body.
+    expects_continue: bool,
     /// Requests under way when this one began, itself included.
     active: u64,
     /// None until the response's head is ready: the client went away before.
@@ -203,6 +222,7 @@ impl Exchange {
             access_key: OnceLock::new(),
             received_bytes: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
+            unread: Mutex::default(),
         };
         Self {
             shared: Arc::clone(shared),
@@ -210,6 +230,7 @@ impl Exchange {
             info: RequestInfo(Arc::new(info)),
             started: Instant::now(),
             method: request.method().clone(),
+            expects_continue: request.headers().contains_key(EXPECT),
             active,
             status: None,
             sent_bytes: 0,
@@ -264,6 +285,25 @@ impl Exchange {
                 self.refuse(Refusal::Internal)
             }
         }
+    }
+
+    /// Sees to what is left of the request's body, so that the client reads its answer and not
+    /// a reset: a little is read and forgotten, and the connection stays; before more, or
+    /// what a client did not even begin to send, the connection ends, slowly.
+    async fn settle_body(&self, response: &mut Response<Body>) {
+        let Some(rest) = self.info.0.unread.lock().take() else { return };
+        if self.connection.is_http2() {
+            // The stream alone is reset, and that says that nothing is wrong.
+            return;
+        }
+        let begun =
+            !self.expects_continue || self.info.0.received_bytes.load(Ordering::Relaxed) > 0;
+        let little = rest.size_hint().upper().is_some_and(|bytes| bytes <= DRAIN_BYTES_MAX);
+        if begun && little && !self.is_stalled() && drained(rest, DRAIN_TIME).await {
+            return;
+        }
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        self.connection.linger();
     }
 
     fn answer(mut self, response: Response<Body>) -> Response<ResponseBody> {

@@ -10,13 +10,20 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use crate::config::Limits;
+
+/// How long a client may go on sending what nobody reads after it got its answer.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+/// How much: two parts of the size that most clients choose.
+const LINGER_BYTES_MAX: usize = 16 << 20;
+/// How much of it at a time.
+const LINGER_READ_BYTES: usize = 8 * 1024;
 
 /// What HTTP knows of a connection and the byte stream below has to.
 #[derive(Debug, Default)]
@@ -27,6 +34,8 @@ pub(super) struct ConnectionState {
     begun: AtomicU64,
     /// Whether requests come by HTTP/2, whose frames between requests are no header.
     http2: AtomicBool,
+    /// Whether the client may still be sending a body that nobody reads.
+    lingers: AtomicBool,
 }
 
 impl ConnectionState {
@@ -35,6 +44,16 @@ impl ConnectionState {
         self.http2.store(http2, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the latest request came by HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
+
+    /// Has the connection end slowly: the client may still be sending what nobody reads.
+    pub(super) fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
     }
 
     /// A response has been handed over whole, or given up.
@@ -119,6 +138,8 @@ pub(super) struct Guarded<S> {
     reader: LazyTimer,
     writing: Progress,
     writer: LazyTimer,
+    /// When our direction was shut down, and the bytes forgotten since.
+    lingering: Option<(Instant, usize)>,
 }
 
 impl<S> Guarded<S> {
@@ -134,6 +155,7 @@ impl<S> Guarded<S> {
             reader: LazyTimer::default(),
             writing: Progress::new(limits),
             writer: LazyTimer::default(),
+            lingering: None,
         }
     }
 
@@ -213,7 +235,35 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Reads and forgets until the client has ended its direction too, or its time is up. To
+    /// close while it still sends is to reset the connection, and that takes the answer from
+    /// a client that reads it only when it has sent everything.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (since, forgotten) = self.lingering.get_or_insert_with(|| (Instant::now(), 0));
+        let mut scratch = [0; LINGER_READ_BYTES];
+        loop {
+            let left = LINGER_TIME.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
+            let Some(left) = left.filter(|_| *forgotten < LINGER_BYTES_MAX) else {
+                return Poll::Ready(Ok(()));
+            };
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    *forgotten += buffer.filled().len();
+                }
+                // The client's end, or its reset: either way it has gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    self.reader.arm(left, cx);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -243,7 +293,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            if !this.state.lingers.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        this.poll_linger(cx)
     }
 }
 

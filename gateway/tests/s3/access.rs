@@ -11,6 +11,7 @@ use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 
 use crate::fixture::{ACCESS_KEY, SECRET_KEY, Server, signer};
+use crate::signing::{EMPTY, presign_range, sign_only};
 
 #[tokio::test]
 async fn only_signatures_open() {
@@ -34,7 +35,11 @@ async fn only_signatures_open() {
         .send()
         .await
         .refused(403, "SignatureDoesNotMatch");
-    call().signer(other(ACCESS_KEY, SECRET_KEY, "sts")).send().await.refused(501, "NotImplemented");
+    call()
+        .signer(other(ACCESS_KEY, SECRET_KEY, "sts"))
+        .send()
+        .await
+        .refused(400, "AuthorizationHeaderMalformed");
     let token = signer().with_session_token("t".to_owned().into());
     call().signer(token).send().await.refused(400, "InvalidToken");
 }
@@ -78,6 +83,27 @@ async fn every_amz_header_must_be_signed() {
         .refused(403, "AccessDenied");
 }
 
+/// Goal: a signature holds for one server alone, so it covers the host.
+#[tokio::test]
+async fn the_host_must_be_signed() {
+    let server = Server::with_bucket().await;
+    server.put("/bucket/k").body("abc").send().await.expect(200);
+    // The second range takes the way of reads that the protocol layer would refuse.
+    for range in ["bytes=0-1", "nonsense"] {
+        let names = ["host", "range", "x-amz-content-sha256", "x-amz-date"];
+        for (names, status) in [(&names[..], [200, 206]), (&names[1..], [403, 403])] {
+            let mut request = server.get("/bucket/k").header("range", range).request();
+            sign_only(&mut request, names, EMPTY);
+            let reply = server.send(request).await;
+            assert!(status.contains(&reply.status.as_u16()), "{names:?}: {reply:?}");
+        }
+        let query = presign_range("/bucket/k", range);
+        let call = server.get(&format!("/bucket/k?{query}")).anonymous();
+        let reply = call.unsigned_header("range", range).send().await;
+        assert!(reply.refused(403, "AccessDenied").tag("Message").contains("not signed"));
+    }
+}
+
 fn presigned(server: &Server, method: &Method, path: &str, headers: &HeaderMap, age_s: i64) -> Uri {
     let uri = format!("http://{}{path}", server.address).parse().unwrap();
     let now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(age_s);
@@ -119,6 +145,42 @@ async fn presigned_urls() {
     let mut both = request(&Method::GET, get, "");
     both.headers_mut().insert("authorization", "AWS4-HMAC-SHA256 x".parse().unwrap());
     server.send(both).await.refused(400, "InvalidArgument");
+}
+
+#[tokio::test]
+async fn forms_of_signatures_are_judged_first() {
+    let server = Server::with_bucket().await;
+    let scope = "20260101/us-east-1/s3/aws4_request";
+    for (value, code) in [
+        ("Basic dXNlcjpwYXNz".to_owned(), "InvalidArgument"),
+        ("AWS4-HMAC-SHA512 Credential=a/b".to_owned(), "InvalidArgument"),
+        ("AWS4-HMAC-SHA256".to_owned(), "AuthorizationHeaderMalformed"),
+        (
+            format!("AWS4-HMAC-SHA256 Credential=A/{scope}, SignedHeaders=host"),
+            "AuthorizationHeaderMalformed",
+        ),
+        (
+            "AWS4-HMAC-SHA256 Credential=A/b, SignedHeaders=host, Signature=0".to_owned(),
+            "AuthorizationHeaderMalformed",
+        ),
+    ] {
+        let call = server.get("/bucket/k").anonymous().unsigned_header("authorization", &value);
+        call.send().await.refused(400, code);
+    }
+    let uri = presigned(&server, &Method::GET, "/bucket/k", &HeaderMap::new(), 0).to_string();
+    for (from, to) in [("AWS4-HMAC-SHA256", "AWS4-HMAC-MD5"), ("%2Fs3%2F", "%2Fec2%2F")] {
+        assert!(uri.contains(from), "{uri}");
+        let other = uri.replace(from, to).parse().unwrap();
+        server
+            .send(request(&Method::GET, other, ""))
+            .await
+            .refused(400, "AuthorizationQueryParametersError");
+    }
+    let mut odd = server.put("/bucket/k").body("abc").request();
+    odd.headers_mut().insert("x-amz-content-sha256", "TRUST-ME".parse().unwrap());
+    server.send(odd).await.refused(400, "InvalidArgument");
+    let patch = Method::from_bytes(b"PATCH").unwrap();
+    server.call(patch, "/bucket/k").send().await.refused(405, "MethodNotAllowed");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use keyway_auth::sigv4::Payload;
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
+use keyway_proto::{Checksum, ChecksumKind};
 
 use crate::fixture::Server;
 
@@ -223,19 +224,24 @@ async fn deleting_many() {
             keys.iter().map(|key| format!("<Object><Key>{key}</Key></Object>")).collect();
         format!("<Delete>{objects}<Quiet>{quiet}</Quiet></Delete>")
     };
-    let reply =
-        server.post("/bucket?delete").body(listed(&["a", "nope"], false)).send().await.expect(200);
+    let delete = |body: String| {
+        let digest = Checksum::of(ChecksumKind::Md5, body.as_bytes()).to_base64();
+        server.post("/bucket?delete").header("content-md5", &digest).body(body)
+    };
+    let reply = delete(listed(&["a", "nope"], false)).send().await.expect(200);
     assert_eq!(reply.tags("Key"), ["a", "nope"]);
-    let reply = server.post("/bucket?delete").body(listed(&["b"], true)).send().await.expect(200);
+    let reply = delete(listed(&["b"], true)).send().await.expect(200);
     assert!(reply.tags("Key").is_empty());
     server.get("/bucket/b").send().await.refused(404, "NoSuchKey");
 
     let many: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     for body in [listed(&many, false), listed(&[], false), "<Delete>".to_owned(), "x".to_owned()] {
-        server.post("/bucket?delete").body(body).send().await.refused(400, "MalformedXML");
+        delete(body).send().await.refused(400, "MalformedXML");
     }
     let body = listed(&["c"], false);
+    let bare = server.post("/bucket?delete").body(body.clone()).send().await;
+    assert!(bare.refused(400, "InvalidRequest").tag("Message").contains("Content-MD5"));
     server
         .post("/bucket?delete")
         .header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==")

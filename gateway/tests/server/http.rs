@@ -56,6 +56,7 @@ fn routes(gate: &Arc<Notify>, arrived: &Arc<Notify>) -> Router {
         .route("/panic-in-body", get(panicking_body))
         .route("/gate", get(move || gated(Arc::clone(&gate), Arc::clone(&arrived))))
         .route("/endless", get(endless))
+        .route("/refuse", put(|| async { (http::StatusCode::FORBIDDEN, "no") }))
         .route(
             "/sink",
             put(|request: Request| async move {
@@ -226,6 +227,62 @@ async fn a_body_that_stalls_is_answered_with_request_timeout() {
     assert_eq!(response.status, 400);
     assert!(response.text().contains("<Code>RequestTimeout</Code>"), "{response:?}");
     wire.closed().await;
+}
+
+/// Goal: a client that sends everything before it reads gets its answer, and no reset.
+#[tokio::test]
+async fn a_refused_upload_is_answered_however_much_was_sent() {
+    let bench = bench(Limits::default()).await;
+    let body = vec![b'x'; 8 << 20];
+    for framing in ["content-length: 8388608", "transfer-encoding: chunked"] {
+        let mut wire = Wire::connect(bench.address).await;
+        wire.send(&format!("PUT /refuse HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n")).await;
+        if framing.contains("chunked") {
+            wire.send("800000\r\n").await;
+        }
+        tokio::io::AsyncWriteExt::write_all(&mut wire.0, &body).await.expect("it is read");
+        let response = wire.response().await;
+        assert_eq!((response.status, response.header("connection")), (403, Some("close")));
+        assert!(wire.closed().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_small_refused_upload_does_not_cost_the_connection() {
+    let bench = bench(Limits::default()).await;
+    let mut wire = Wire::connect(bench.address).await;
+    for length in [1, 200_000] {
+        let head =
+            format!("PUT /refuse HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n");
+        wire.send(&(head + &"x".repeat(length))).await;
+        let response = wire.response().await;
+        assert_eq!((response.status, response.header("connection")), (403, None));
+        assert_eq!(wire.get("/ok").await.body, b"ok");
+    }
+}
+
+/// Goal: who asks first learns the refusal without sending, and is told to go on otherwise.
+#[tokio::test]
+async fn an_expected_word_is_the_right_one() {
+    let bench = bench(Limits::default()).await;
+    let head = |path: &str| {
+        let fields = "host: test\r\ncontent-length: 3\r\nexpect: 100-continue";
+        format!("PUT {path} HTTP/1.1\r\n{fields}\r\n\r\n")
+    };
+    let mut wire = Wire::connect(bench.address).await;
+    wire.send(&head("/refuse")).await;
+    let response = wire.response().await;
+    assert_eq!((response.status, response.header("connection")), (403, Some("close")));
+    // Whoever sends all the same does no harm.
+    wire.send("abc").await;
+    assert!(wire.closed().await.is_empty());
+
+    let mut wire = Wire::connect(bench.address).await;
+    wire.send(&head("/sink")).await;
+    assert!(wire.head().await.starts_with("HTTP/1.1 100 "));
+    wire.send("abc").await;
+    assert_eq!(wire.response().await.body, b"3");
+    assert_eq!(wire.get("/ok").await.status, 200);
 }
 
 #[tokio::test]
