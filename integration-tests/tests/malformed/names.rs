@@ -99,7 +99,7 @@ fn methods() -> Vec<Case> {
     let mut cases: Vec<Case> = ["PATCH", "TRACE", "CONNECT", "PROPFIND", "BREW", "get"]
         .into_iter()
         .map(|method| {
-            refused(format!("method {method}"), 501, "NotImplemented", move |world| {
+            refused(format!("method {method}"), 405, "MethodNotAllowed", move |world| {
                 world.signed(world.object(method, WHOLE))
             })
         })

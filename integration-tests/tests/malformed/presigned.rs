@@ -46,7 +46,7 @@ fn presigned(world: &World, expires_s: i64) -> Request {
 fn edited() -> Vec<Case> {
     const MALFORMED: &str = "AuthorizationQueryParametersError";
     let edits: [(&str, Option<&str>, u16, &'static str); 12] = [
-        ("X-Amz-Algorithm", Some("AWS4-HMAC-MD5"), 501, "NotImplemented"),
+        ("X-Amz-Algorithm", Some("AWS4-HMAC-MD5"), 400, MALFORMED),
         ("X-Amz-Credential", None, 400, MALFORMED),
         ("X-Amz-Credential", Some("nobody"), 400, MALFORMED),
         ("X-Amz-Date", None, 400, MALFORMED),
@@ -99,6 +99,18 @@ fn times() -> Vec<Case> {
             400,
             "AuthorizationQueryParametersError",
             of(0, 1 << 40),
+        ),
+        refused(
+            "presigned: for another service",
+            400,
+            "AuthorizationQueryParametersError",
+            |world| {
+                let mut signer = world.signer();
+                signer.service = "ec2".to_owned();
+                let mut request = world.object("GET", WHOLE);
+                signer.presign(&mut request, 60);
+                request
+            },
         ),
         refused("presigned: by an unknown key", 403, "InvalidAccessKeyId", |world| {
             let mut signer = world.signer();

@@ -5,6 +5,9 @@ use keyway_integration_tests::wire::Request;
 
 use super::case::{Case, WHOLE, World, refused};
 
+/// The code of a header that is a signature's, but not well-formed.
+const MALFORMED: &str = "AuthorizationHeaderMalformed";
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = whole_header();
     cases.extend(edited_header());
@@ -23,18 +26,18 @@ fn get(world: &World) -> Request {
 fn whole_header() -> Vec<Case> {
     let values: [(&str, &'static str, u16, &'static str); 8] = [
         ("signature version 2", "AWS AKID:c2lnbmF0dXJlAAAAAAAAAAAAAAAAAAA=", 400, "InvalidRequest"),
-        ("basic authentication", "Basic dXNlcjpwYXNz", 400, "InvalidRequest"),
-        ("a bearer token", "Bearer abc.def.ghi", 400, "InvalidRequest"),
-        ("an unknown algorithm", "AWS4-HMAC-SHA512 Credential=a/b", 400, "InvalidRequest"),
-        ("only the algorithm", "AWS4-HMAC-SHA256", 400, "InvalidRequest"),
-        ("an empty header", "", 400, "InvalidRequest"),
+        ("basic authentication", "Basic dXNlcjpwYXNz", 400, "InvalidArgument"),
+        ("a bearer token", "Bearer abc.def.ghi", 400, "InvalidArgument"),
+        ("an unknown algorithm", "AWS4-HMAC-SHA512 Credential=a/b", 400, "InvalidArgument"),
+        ("only the algorithm", "AWS4-HMAC-SHA256", 400, MALFORMED),
+        ("an empty header", "", 400, "InvalidArgument"),
         (
             "parts without values",
             "AWS4-HMAC-SHA256 Credential,SignedHeaders,Signature",
             400,
-            "InvalidRequest",
+            MALFORMED,
         ),
-        ("commas", "AWS4-HMAC-SHA256 ,,,,,,", 400, "InvalidRequest"),
+        ("commas", "AWS4-HMAC-SHA256 ,,,,,,", 400, MALFORMED),
     ];
     let mut cases: Vec<Case> = values
         .into_iter()
@@ -86,12 +89,12 @@ fn edited_header() -> Vec<Case> {
             403,
             "SignatureDoesNotMatch",
         ),
-        ("no signature part", |v| v[..v.len() - 75].to_owned(), 400, "InvalidRequest"),
-        ("no signed headers", |v| v.replace("SignedHeaders", "Signed"), 400, "InvalidRequest"),
-        ("no credential", |v| v.replace("Credential", "Cred"), 400, "InvalidRequest"),
-        ("scope without terminator", |v| v.replace("/aws4_request", ""), 400, "InvalidRequest"),
-        ("wrong terminator", |v| v.replace("aws4_request", "aws5_request"), 400, "InvalidRequest"),
-        ("scope date not a date", |v| replace_date(v, "2026XX01"), 400, "InvalidRequest"),
+        ("no signature part", |v| v[..v.len() - 75].to_owned(), 400, MALFORMED),
+        ("no signed headers", |v| v.replace("SignedHeaders", "Signed"), 400, MALFORMED),
+        ("no credential", |v| v.replace("Credential", "Cred"), 400, MALFORMED),
+        ("scope without terminator", |v| v.replace("/aws4_request", ""), 400, MALFORMED),
+        ("wrong terminator", |v| v.replace("aws4_request", "aws5_request"), 400, MALFORMED),
+        ("scope date not a date", |v| replace_date(v, "2026XX01"), 400, MALFORMED),
         (
             "scope date of another day",
             |v| replace_date(v, "20200101"),
@@ -146,7 +149,7 @@ fn scope() -> Vec<Case> {
             "InvalidAccessKeyId",
         ),
         ("an empty access key", |s| s.credentials.access_key.clear(), 403, "InvalidAccessKeyId"),
-        ("another service", |s| s.service = "ec2".to_owned(), 501, "NotImplemented"),
+        ("another service", |s| s.service = "ec2".to_owned(), 400, MALFORMED),
     ];
     edits
         .into_iter()
@@ -264,10 +267,10 @@ fn payload_hash() -> Vec<Case> {
         refused("content hash of other bytes", 400, "XAmzContentSHA256Mismatch", move |world| {
             put(world, other)
         }),
-        refused("content hash cut short", 403, "SignatureDoesNotMatch", move |world| {
+        refused("content hash cut short", 400, "InvalidArgument", move |world| {
             put(world, &other[..60])
         }),
-        refused("content hash of words", 403, "SignatureDoesNotMatch", move |world| {
+        refused("content hash of words", 400, "InvalidArgument", move |world| {
             put(world, "TRUST-ME")
         }),
         refused("content hash absent", 400, "InvalidRequest", move |world| {

@@ -57,6 +57,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(refused("delete list: 12 MiB", 400, "MaxMessageLengthExceeded", |world| {
         delete(world, format!("<Delete>{}</Delete>", " ".repeat(12 << 20)))
     }));
+    cases.push(refused("delete list: no digest", 400, "InvalidRequest", |world| {
+        let request = world.path("POST", "/malformed").query("delete", "").body(keys(1));
+        world.signed(request)
+    }));
     cases.push(refused("delete list: a wrong digest", 400, "BadDigest", |world| {
         let request = world.path("POST", "/malformed").query("delete", "").body(keys(1));
         world.signed(request.header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA=="))
