@@ -2,6 +2,14 @@
 # Inside the guest: two soft-RoCE devices, rxe0 and rxe1, at the ends of a veth pair that packets
 # really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa, 10.77.0.2 on kwb.
 set -eu
+
+# It rewrites the routing of the whole machine, which is right in the guest alone. Its init
+# leaves this file.
+[ -e /run/keyway-vm/guest ] || {
+    echo "setup.sh: this is not the guest that machine.sh boots" >&2
+    exit 2
+}
+
 modprobe -a veth rdma_rxe ib_uverbs rdma_ucm sch_netem
 
 ip link add kwa mtu 4500 type veth peer name kwb mtu 4500

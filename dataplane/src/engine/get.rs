@@ -1,8 +1,8 @@
 //! GET: chunks become a stream of verified bytes.
 //!
-//! Sketch, per piece of at most 1 MiB: one device read into a lease, one pass of CRC32C,
-//! one `Bytes` over the lease; no copy. The first piece is read before the delivery is
-//! handed out, so that a missing or damaged object is an error instead of a broken body, and
+//! Sketch, per piece of at most 1 MiB: one device read into a lease, one pass of CRC32C as its
+//! frames are taken, one `Bytes` over the lease; no copy. The first piece is read and its
+//! first frame verified before the delivery is handed out, so that a missing or damaged object is an error instead of a broken body, and
 //! an object of one piece needs nothing but that: no task, no queue. Longer ones keep
 //! [`READS_IN_FLIGHT`] reads ahead of the consumer; when buffers are scarce they hold one
 //! smaller piece at a time, so that slow consumers cannot take the pool from the others.
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use super::Counters;
 use super::admission::Turn;
 use crate::node::{Delivery, TransferError};
-use crate::store::{BlobStore, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class};
+use crate::store::{BlobStore, Fetched, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class};
 
 /// Reads under way ahead of the consumer, in one transfer. The piece being consumed comes
 /// on top.
@@ -46,14 +46,16 @@ pub(super) async fn start(
 ) -> Result<Delivery, TransferError> {
     let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
     let length = plan.length();
-    let first = match reads.next() {
-        Some(read) => read.await?,
-        None => Bytes::new(),
+    let mut current = match reads.next() {
+        Some(read) => Some(read.await?),
+        None => None,
     };
+    let first = current.as_mut().and_then(Fetched::next_frame).transpose()?;
     let (receipt_sender, receipt) = oneshot::channel();
     let mut body = GetBody {
         transfer: plan.transfer,
-        first: Some(first),
+        first,
+        current,
         reads,
         under_way: FuturesOrdered::new(),
         waits: false,
@@ -64,7 +66,6 @@ pub(super) async fn start(
         _turn: turn,
     };
     if length == 0 {
-        body.first = None;
         body.finish();
     }
     Ok(Delivery { length, body: Box::pin(body), receipt })
@@ -134,11 +135,14 @@ impl Reads {
     }
 }
 
-type Read = BoxFuture<'static, Result<Bytes, StoreError>>;
+type Read = BoxFuture<'static, Result<Fetched, StoreError>>;
 
 struct GetBody {
     transfer: TransferId,
+    /// Taken before the delivery was handed out.
     first: Option<Bytes>,
+    /// The piece that frames are taken from.
+    current: Option<Fetched>,
     reads: Reads,
     under_way: FuturesOrdered<Read>,
     /// Whether the read under way had to wait for its buffer: until it has ended, no other
@@ -181,6 +185,12 @@ impl GetBody {
         Poll::Ready(Some(Ok(bytes)))
     }
 
+    fn fail(&mut self, error: StoreError) -> Poll<Option<Result<Bytes, TransferError>>> {
+        self.receipt = None;
+        self.counters.count_failure();
+        Poll::Ready(Some(Err(error.into())))
+    }
+
     fn finish(&mut self) {
         let Some(receipt) = self.receipt.take() else { return };
         // Nobody waiting for it is no failure.
@@ -205,19 +215,22 @@ impl Stream for GetBody {
         if let Some(first) = self.first.take() {
             return self.deliver(first);
         }
-        self.read_ahead();
-        match ready!(self.under_way.poll_next_unpin(context)) {
-            Some(Ok(bytes)) => {
-                self.waits = false;
-                self.read_ahead();
-                self.deliver(bytes)
+        loop {
+            match self.current.as_mut().and_then(Fetched::next_frame) {
+                Some(Ok(frame)) => return self.deliver(frame),
+                Some(Err(error)) => return self.fail(error),
+                None => self.current = None,
             }
-            Some(Err(error)) => {
-                self.receipt = None;
-                self.counters.count_failure();
-                Poll::Ready(Some(Err(error.into())))
+            self.read_ahead();
+            match ready!(self.under_way.poll_next_unpin(context)) {
+                Some(Ok(fetched)) => {
+                    self.current = Some(fetched);
+                    self.waits = false;
+                    self.read_ahead();
+                }
+                Some(Err(error)) => return self.fail(error),
+                None => return Poll::Ready(None),
             }
-            None => Poll::Ready(None),
         }
     }
 

@@ -84,7 +84,10 @@ pub async fn read(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<u8>, St
     let mut at = range.offset();
     while at < range.end() {
         let end = (at / MIB + 1).saturating_mul(MIB).min(range.end());
-        bytes.extend_from_slice(&pin.read(ByteRange::new(at, end - at).unwrap(), None).await?);
+        let mut piece = pin.read(ByteRange::new(at, end - at).unwrap(), None).await?;
+        while let Some(frame) = piece.next_frame() {
+            bytes.extend_from_slice(&frame?);
+        }
         at = end;
     }
     Ok(bytes)

@@ -14,8 +14,8 @@ use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 use parking_lot::Mutex;
 
 use super::{
-    BlobStore, ChunkWriter, Piece, PinnedChunk, StagedChunk, StoreError, StoreUsage, block_span,
-    verify_blocks,
+    BlobStore, ChunkWriter, Fetched, Piece, PinnedChunk, StagedChunk, StoreError, StoreUsage, Sums,
+    block_span,
 };
 
 /// A store of `capacity_bytes` in memory.
@@ -31,7 +31,7 @@ impl MemoryStore {
                 capacity_bytes,
                 used_bytes: AtomicU64::new(0),
                 chunks: Mutex::default(),
-                damaged_blocks: AtomicU64::new(0),
+                damaged_blocks: Arc::default(),
             }),
         }
     }
@@ -96,12 +96,12 @@ struct Shared {
     capacity_bytes: u64,
     used_bytes: AtomicU64,
     chunks: Mutex<BTreeMap<ChunkId, Arc<Stored>>>,
-    damaged_blocks: AtomicU64,
+    damaged_blocks: Arc<AtomicU64>,
 }
 
 struct Stored {
     bytes: Bytes,
-    sums: Vec<u32>,
+    sums: Arc<[u32]>,
     _space: Space,
 }
 
@@ -143,15 +143,12 @@ impl PinnedChunk for Pin {
         &self,
         range: ByteRange,
         _lease: Option<Lease>,
-    ) -> BoxFuture<'static, Result<Bytes, StoreError>> {
+    ) -> BoxFuture<'static, Result<Fetched, StoreError>> {
         let span = block_span(range, self.length());
-        let bytes = &self.stored.bytes[span.offset() as usize..span.end() as usize];
-        let verified = verify_blocks(self.chunk, span.offset(), bytes, &self.stored.sums);
-        if verified.is_err() {
-            self.shared.damaged_blocks.fetch_add(1, Ordering::Relaxed);
-        }
-        let range = range.offset() as usize..range.end() as usize;
-        ready(verified.map(|()| self.stored.bytes.slice(range))).boxed()
+        let blocks = self.stored.bytes.slice(span.offset() as usize..span.end() as usize);
+        let sums = Sums::All(Arc::clone(&self.stored.sums));
+        let counter = &self.shared.damaged_blocks;
+        ready(Ok(Fetched::new(self.chunk, self.length(), range, blocks, sums, counter))).boxed()
     }
 }
 
@@ -181,7 +178,7 @@ impl StagedChunk for Writer {
     fn publish(self: Box<Self>) -> Result<(), StoreError> {
         let Self { chunk, bytes, sums, space } = *self;
         let shared = Arc::clone(&space.shared);
-        let stored = Arc::new(Stored { bytes: bytes.into(), sums, _space: space });
+        let stored = Arc::new(Stored { bytes: bytes.into(), sums: sums.into(), _space: space });
         let mut index = shared.chunks.lock();
         if index.contains_key(&chunk.id) {
             return Err(StoreError::ChunkExists(chunk.id));

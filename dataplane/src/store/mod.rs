@@ -10,7 +10,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use keyway_fabric::memory::Lease;
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
@@ -20,11 +19,13 @@ use crate::node::TransferError;
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod fetched;
 pub mod file;
 pub mod memory;
 mod piece;
 
 pub use config::{AccessMode, StoreConfig};
+pub use fetched::{Fetched, Sums};
 pub use piece::{
     PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, read_class,
     verify_blocks,
@@ -72,14 +73,14 @@ pub trait PinnedChunk: Send + Sync {
     /// Bytes in the chunk.
     fn length(&self) -> u64;
 
-    /// Reads and verifies a range that lies in the chunk and in one
-    /// [`PIECE_BYTES_MAX`]-aligned window of it. `lease` is a buffer of [`read_class`], or
+    /// Reads a range that lies in the chunk and in one [`PIECE_BYTES_MAX`]-aligned window of
+    /// it; what is taken out of the result is verified. `lease` is a buffer of [`read_class`], or
     /// none: then one is waited for. The future holds the chunk by itself.
     fn read(
         &self,
         range: ByteRange,
         lease: Option<Lease>,
-    ) -> BoxFuture<'static, Result<Bytes, StoreError>>;
+    ) -> BoxFuture<'static, Result<Fetched, StoreError>>;
 }
 
 /// A chunk being written.

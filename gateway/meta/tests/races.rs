@@ -6,9 +6,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use common::*;
 use keyway_meta::catalog::{CatalogError, ListQuery, WriteCondition};
+use keyway_meta::{Batch, EmbeddedStore, MetaConfig, MetaStore};
 use keyway_proto::TenantId;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -124,6 +127,50 @@ async fn no_put_lands_in_a_deleted_bucket() {
             Err(CatalogError::BucketNotEmpty) => assert_eq!(stored, listed),
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// Readers copy a large row while the writer replaces it, and then reclaims its pages: each
+/// reads one commit's row, whole, and later commits later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_keep_their_pages_from_the_writer() {
+    const ROUNDS: u8 = 40;
+    const READERS: usize = 3;
+    const ROW_BYTES: usize = 4 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap());
+    let row = |round: u8| Bytes::from(vec![round; ROW_BYTES]);
+    let write = async |key: &'static str, value| {
+        let mut batch = Batch::default();
+        batch.put(Bytes::from(key), value);
+        store.commit(batch).await.unwrap();
+    };
+    write("large", row(0)).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let (store, done) = (Arc::clone(&store), Arc::clone(&done));
+            tokio::spawn(async move {
+                let mut last = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let row = store.get(b"large").await.unwrap().unwrap();
+                    assert!(row.len() == ROW_BYTES && row.iter().all(|byte| *byte == row[0]));
+                    assert!(row[0] >= last, "{} after {last}", row[0]);
+                    last = row[0];
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for round in 1..=ROUNDS {
+        write("large", row(round)).await;
+        // The commit after the next is the one that takes the old row's pages.
+        write("small", Bytes::from_static(b"1")).await;
+        write("small", Bytes::from_static(b"2")).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.await.unwrap();
     }
 }
 

@@ -92,6 +92,15 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+    /// The system does not offer the congestion control that was configured.
+    #[error("the system refuses the congestion control {name:?}")]
+    Congestion {
+        /// Its name.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// A task of the start was cancelled: the runtime is ending.
     #[error("the start was cancelled")]
     Cancelled,
@@ -204,6 +213,12 @@ async fn start(
         .route("/_keyway/v1/{*rest}", any(reserved))
         .fallback_service(s3);
     let listener = listen(config.listen.address).await?;
+    if let Some(name) = &config.listen.tcp_congestion {
+        // Accepted connections inherit it.
+        rustix::net::sockopt::set_tcp_congestion(&listener, name).map_err(|source| {
+            ServeError::Congestion { name: name.clone(), source: source.into() }
+        })?;
+    }
     let address = local_address(&listener, config.listen.address)?;
     let (acceptor, authority) = tls(&config, address, &data)?;
     let admin_listener = listen(admin_address(&config, config.listen.address, address)).await?;

@@ -314,31 +314,6 @@ mod tests {
         assert!(shown.contains("process_cpu_time_seconds_total"));
     }
 
-    /// A request's record costs around a microsecond in release builds; the bound leaves room
-    /// for debug builds and busy machines, and still notices an accidental lock or format.
-    #[test]
-    fn recording_a_request_is_cheap() {
-        const ROUNDS: u32 = 20_000;
-        let metrics = Metrics::new(&Telemetry::default()).unwrap();
-        let completed = Completed {
-            method: &Method::GET,
-            operation: Some("GetObject"),
-            status: Some(200),
-            broken: false,
-            duration: Duration::from_micros(300),
-            received_bytes: 0,
-            sent_bytes: 4096,
-        };
-        let begun = std::time::Instant::now();
-        for _ in 0..ROUNDS {
-            metrics.request_begins();
-            metrics.request_ends(&completed);
-        }
-        let each = begun.elapsed() / ROUNDS;
-        println!("recording a request: {each:?}");
-        assert!(each < Duration::from_micros(50), "{each:?}");
-    }
-
     #[test]
     fn every_metric_of_the_table_exists_under_its_name() {
         let metrics = Metrics::new(&Telemetry::default()).unwrap();

@@ -5,6 +5,8 @@ pub mod sigv4;
 #[path = "../../src/wire.rs"]
 pub mod wire;
 
+#[cfg(feature = "gateway")]
 pub mod gateway;
 
+#[cfg(feature = "gateway")]
 pub use gateway::Gateway;

@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) sums: Cache<ChunkId, Arc<[u32]>>,
     /// Every segment that may still be alive, for compaction.
     pub(super) segments: Mutex<Vec<Weak<Segment>>>,
-    pub(super) damaged_blocks: AtomicU64,
+    pub(super) damaged_blocks: Arc<AtomicU64>,
     pub(super) scrubbed_bytes: AtomicU64,
     pub(super) compacted_bytes: AtomicU64,
     sequence: AtomicU64,
@@ -57,7 +57,7 @@ impl Core {
             headers: LeasePool::new(HEADER_POOL_BYTES)?,
             sums: Cache::new(SUMS_CACHED),
             segments: Mutex::default(),
-            damaged_blocks: AtomicU64::new(0),
+            damaged_blocks: Arc::default(),
             scrubbed_bytes: AtomicU64::new(0),
             compacted_bytes: AtomicU64::new(0),
             sequence: AtomicU64::new(1),

@@ -1,10 +1,9 @@
-//! Reading: one device read, one pass of CRC32C, no copy.
+//! Reading: one device read, no copy; the CRC32C pass comes when frames are taken.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use keyway_fabric::memory::{Lease, LeaseClass};
@@ -15,7 +14,7 @@ use super::core::Core;
 use super::disk::Target;
 use super::index::{Extent, Location, Record};
 use super::layout::{Batch, Content, Header, PAGE};
-use crate::store::{PinnedChunk, StoreError, block_span, read_class, verify_blocks};
+use crate::store::{Fetched, PinnedChunk, StoreError, Sums, block_span, read_class, verify_blocks};
 
 /// A chunk held by its location's reference count.
 pub(super) struct Pin {
@@ -33,7 +32,7 @@ impl PinnedChunk for Pin {
         &self,
         range: ByteRange,
         lease: Option<Lease>,
-    ) -> BoxFuture<'static, Result<Bytes, StoreError>> {
+    ) -> BoxFuture<'static, Result<Fetched, StoreError>> {
         let (core, chunk, location) = (Arc::clone(&self.core), self.chunk, self.location.clone());
         async move {
             core.check_open()?;
@@ -41,15 +40,17 @@ impl PinnedChunk for Pin {
                 Some(lease) => lease,
                 None => core.pool.lease(read_class(range, location.length())).await,
             };
-            let (lease, within) = read_verified(&core, chunk, &location, range, lease).await?;
-            Ok(lease.into_bytes(within))
+            let (lease, span, sums) = read_blocks(&core, chunk, &location, range, lease).await?;
+            let blocks = lease.into_bytes(0..span.length() as usize);
+            let length = location.length();
+            Ok(Fetched::new(chunk, length, range, blocks, sums, &core.damaged_blocks))
         }
         .boxed()
     }
 }
 
-/// Reads a range into `lease`, of its class, and tells where in it the range lies. Whole blocks are read
-/// and compared with their sums.
+/// Reads a range into `lease`, of its class, compares all of it with its sums, and tells where
+/// in the lease the range lies.
 pub(super) async fn read_verified(
     core: &Core,
     chunk: ChunkId,
@@ -57,17 +58,9 @@ pub(super) async fn read_verified(
     range: ByteRange,
     lease: Lease,
 ) -> Result<(Lease, Range<usize>), StoreError> {
-    let span = block_span(range, location.length());
-    let (target, offset) = location.place(span.offset());
-    let length = (span.length() as usize).next_multiple_of(PAGE);
-    let lease = core.disk.read(target, offset, lease, length).await.map_err(Core::read_failed)?;
+    let (lease, span, sums) = read_blocks(core, chunk, location, range, lease).await?;
     let bytes = &lease[..span.length() as usize];
-    let verified = match location {
-        Location::Record(record) if u64::from(record.length) <= BLOCK_BYTES => {
-            verify_blocks(chunk, 0, bytes, &[record.sum])
-        }
-        _ => verify_blocks(chunk, span.offset(), bytes, &sums(core, chunk, location).await?),
-    };
+    let verified = verify_blocks(chunk, span.offset(), bytes, sums.as_slice());
     if let Err(error) = verified {
         core.damaged_blocks.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%error, "a stored block does not match its checksum");
@@ -75,6 +68,27 @@ pub(super) async fn read_verified(
     }
     let start = (range.offset() - span.offset()) as usize;
     Ok((lease, start..start + range.length() as usize))
+}
+
+/// Reads the blocks that a range touches, unverified, and the chunk's sums.
+async fn read_blocks(
+    core: &Core,
+    chunk: ChunkId,
+    location: &Location,
+    range: ByteRange,
+    lease: Lease,
+) -> Result<(Lease, ByteRange, Sums), StoreError> {
+    let span = block_span(range, location.length());
+    let (target, offset) = location.place(span.offset());
+    let length = (span.length() as usize).next_multiple_of(PAGE);
+    let lease = core.disk.read(target, offset, lease, length).await.map_err(Core::read_failed)?;
+    let sums = match location {
+        Location::Record(record) if u64::from(record.length) <= BLOCK_BYTES => {
+            Sums::One(record.sum)
+        }
+        _ => Sums::All(sums(core, chunk, location).await?),
+    };
+    Ok((lease, span, sums))
 }
 
 impl Location {

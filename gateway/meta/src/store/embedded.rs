@@ -103,7 +103,9 @@ impl Drop for EmbeddedStore {
 #[async_trait]
 impl MetaStore for EmbeddedStore {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
-        let value = self.snapshot()?.get(key).map_err(|error| storage_error("reading", &error))?;
+        // Held until the value is copied: it does not keep its page from the writer itself.
+        let snapshot = self.snapshot()?;
+        let value = snapshot.get(key).map_err(|error| storage_error("reading", &error))?;
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
@@ -117,7 +119,8 @@ impl MetaStore for EmbeddedStore {
             return Ok(Vec::new());
         }
         let failed = |error: StorageError| storage_error("scanning", &error);
-        let range = self.snapshot()?.range::<&[u8]>(start..end).map_err(failed)?;
+        let snapshot = self.snapshot()?;
+        let range = snapshot.range::<&[u8]>(start..end).map_err(failed)?;
         range
             .take(limit)
             .map(|entry| {

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keyway: an S3 object store whose reads land in GPU memory.
+/// Keyway: an S3 object store whose reads land in memory that the caller owns.
 ///
 /// `keyway serve` runs everything in one process and one directory. All other commands are
 /// parts of it, clients, and tools.
@@ -99,9 +99,15 @@ fn main() -> ExitCode {
 /// One line for what failed, one for each cause.
 #[expect(clippy::print_stderr, reason = "this is where errors reach the user")]
 fn report(error: &anyhow::Error) {
-    eprintln!("keyway: {error}");
+    let mut last = error.to_string();
+    eprintln!("keyway: {last}");
     for cause in error.chain().skip(1) {
-        eprintln!("  because: {cause}");
+        let cause = cause.to_string();
+        // An error that wraps another may show nothing of its own.
+        if cause != last {
+            eprintln!("  because: {cause}");
+        }
+        last = cause;
     }
 }
 

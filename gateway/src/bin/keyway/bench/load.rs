@@ -86,11 +86,11 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
     if cell.operation == Operation::Get {
         prepare(target, bucket, cell.size, objects).await?;
     }
-    let begin = Instant::now() + cell.warm_up;
-    let end = begin + cell.time;
     let workers = (0..cell.workers as u64)
         .map(|number| Worker::new(target, bucket, cell, number, objects))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    let begin = Instant::now() + cell.warm_up;
+    let end = begin + cell.time;
     // Costs are counted from the end of the warm-up until the last answer.
     let before = async {
         tokio::time::sleep_until(begin.into()).await;
@@ -177,7 +177,11 @@ impl Worker {
         let (mut buffer, mut body) = (HostBuffer::from(Vec::new()), Vec::new());
         let mut bucket = bucket.to_owned();
         match cell.operation {
-            Operation::Get => buffer = HostBuffer::zeroed(cell.size as usize)?,
+            Operation::Get => {
+                buffer = HostBuffer::zeroed(cell.size as usize)?;
+                // The kernel gives pages at their first touch: here, not while time is taken.
+                buffer.bytes_mut()?.fill(1);
+            }
             Operation::Put => {
                 body.resize(cell.size as usize, 0);
                 pattern::fill(&mut body, number);

@@ -1,0 +1,160 @@
+//! What a device has read, verified as it leaves.
+//!
+//! Checking a block brings it into the processor's cache, and sending it to a socket reads it
+//! again. So a piece is checked a frame at a time, just before that frame is taken: the second
+//! pass finds the bytes in the second-level cache, where a whole piece, or several that
+//! completed together, would have pushed them out.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use keyway_proto::unit::BLOCK_BYTES;
+use keyway_proto::{ByteRange, ChunkId};
+
+use super::{StoreError, block_span, verify_blocks};
+
+/// Bytes checked and taken at once: whole blocks, a fraction of a second-level cache.
+const FRAME_BYTES: u64 = 4 * BLOCK_BYTES;
+
+/// A range that was read with the blocks it touches.
+pub struct Fetched {
+    chunk: ChunkId,
+    /// The blocks, whole.
+    blocks: Bytes,
+    /// Where the blocks lie in the chunk.
+    span: ByteRange,
+    /// What of the range was not taken yet.
+    rest: ByteRange,
+    sums: Sums,
+    damaged_blocks: Arc<AtomicU64>,
+}
+
+/// The stored sums of a chunk's blocks.
+pub enum Sums {
+    /// Of a chunk of one block.
+    One(u32),
+    /// Of all blocks, in order.
+    All(Arc<[u32]>),
+}
+
+impl Sums {
+    /// The sums, from the chunk's first block on.
+    pub fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::One(sum) => std::slice::from_ref(sum),
+            Self::All(sums) => sums,
+        }
+    }
+}
+
+impl Fetched {
+    /// `blocks` holds the blocks that `range` touches, of a chunk of `length` bytes. A block
+    /// that differs from its sum is counted in `damaged_blocks`.
+    ///
+    /// # Panics
+    /// When `blocks` is shorter than the blocks are.
+    pub fn new(
+        chunk: ChunkId,
+        length: u64,
+        range: ByteRange,
+        blocks: Bytes,
+        sums: Sums,
+        damaged_blocks: &Arc<AtomicU64>,
+    ) -> Self {
+        let span = block_span(range, length);
+        assert!(blocks.len() as u64 >= span.length(), "all blocks were read");
+        Self { chunk, blocks, span, rest: range, sums, damaged_blocks: Arc::clone(damaged_blocks) }
+    }
+
+    /// Takes the next bytes of the range; `None` when all were taken. Copies nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when a block of theirs does not match its sum.
+    pub fn next_frame(&mut self) -> Option<Result<Bytes, StoreError>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let from = self.rest.offset();
+        let boundary = (from / FRAME_BYTES + 1).saturating_mul(FRAME_BYTES);
+        let to = boundary.min(self.rest.end());
+        let blocks_from = from / BLOCK_BYTES * BLOCK_BYTES;
+        let blocks_to = to.next_multiple_of(BLOCK_BYTES).min(self.span.end());
+        let blocks = &self.blocks[self.within(blocks_from, blocks_to)];
+        let sums = self.sums.as_slice();
+        if let Err(error) = verify_blocks(self.chunk, blocks_from, blocks, sums) {
+            self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "a stored block does not match its checksum");
+            self.rest = ByteRange::whole(0);
+            return Some(Err(error));
+        }
+        let frame = self.blocks.slice(self.within(from, to));
+        self.rest = ByteRange::new(to, self.rest.end() - to).expect("inside the range");
+        Some(Ok(frame))
+    }
+
+    /// Whether all bytes were taken.
+    pub fn is_taken(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn within(&self, from: u64, to: u64) -> Range<usize> {
+        (from - self.span.offset()) as usize..(to - self.span.offset()) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::block_sum;
+    use super::*;
+
+    const LENGTH: u64 = 700_001;
+
+    fn fetched(range: ByteRange, bent: Option<usize>) -> (Fetched, Vec<u8>) {
+        let mut content: Vec<u8> = (0..LENGTH).map(|at| (at * 7 >> 2) as u8).collect();
+        let sums = content.chunks(BLOCK_BYTES as usize).map(block_sum).collect();
+        if let Some(at) = bent {
+            content[at] ^= 1;
+        }
+        let span = block_span(range, LENGTH);
+        let blocks = Bytes::copy_from_slice(&content[span.offset() as usize..span.end() as usize]);
+        let counter = Arc::new(AtomicU64::new(0));
+        let id = ChunkId::generate();
+        (Fetched::new(id, LENGTH, range, blocks, Sums::All(sums), &counter), content)
+    }
+
+    proptest! {
+        /// The frames add up to the range, and a bent byte is noticed exactly when a block
+        /// that is taken holds it; nothing of that block is given away.
+        #[test]
+        fn frames_add_up_and_damage_is_held_back(
+            offset in 0..LENGTH,
+            length in 1..LENGTH,
+            bent in prop::option::of(0..LENGTH as usize),
+        ) {
+            let range = ByteRange::new(offset, length.min(LENGTH - offset)).expect("fits");
+            let (mut fetched, content) = fetched(range, bent);
+            let mut taken = Vec::new();
+            let mut damage = None;
+            while let Some(frame) = fetched.next_frame() {
+                match frame {
+                    Ok(bytes) => taken.extend_from_slice(&bytes),
+                    Err(error) => damage = Some(error),
+                }
+            }
+            let span = block_span(range, LENGTH);
+            let expected = bent.filter(|at| (span.offset()..span.end()).contains(&(*at as u64)));
+            prop_assert_eq!(damage.is_some(), expected.is_some());
+            let end = range.offset() as usize + taken.len();
+            prop_assert_eq!(&taken, &content[range.offset() as usize..end]);
+            match expected {
+                None => prop_assert_eq!(end as u64, range.end()),
+                Some(at) => prop_assert!(end <= at / BLOCK_BYTES as usize * BLOCK_BYTES as usize
+                    || end as u64 == range.offset()),
+            }
+        }
+    }
+}
