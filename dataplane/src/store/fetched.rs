@@ -114,7 +114,7 @@ mod tests {
     const LENGTH: u64 = 700_001;
 
     fn fetched(range: ByteRange, bent: Option<usize>) -> (Fetched, Vec<u8>) {
-        let mut content: Vec<u8> = (0..LENGTH).map(|at| (at * 7 >> 2) as u8).collect();
+        let mut content: Vec<u8> = (0..LENGTH).map(|at| ((at * 7) >> 2) as u8).collect();
         let sums = content.chunks(BLOCK_BYTES as usize).map(block_sum).collect();
         if let Some(at) = bent {
             content[at] ^= 1;

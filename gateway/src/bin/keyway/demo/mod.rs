@@ -111,7 +111,7 @@ impl Args {
         let bar = Bar::new("pulling back", self.json);
         let get = client.get_object(&self.bucket, &name).on_progress(bar.reporter());
         let target = memory.slice_mut(..)?;
-        let (got, pulled) = self.leg(get.into(target)).await;
+        let (got, pulled) = self.leg(Box::pin(get.into(target))).await;
         let got = got.context("cannot pull the checkpoint back")?;
         bar.finish();
         self.say(&format!(
