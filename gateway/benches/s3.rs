@@ -109,6 +109,7 @@ fn requests(c: &mut Criterion) {
         nodes: Nodes::single(node),
         credentials: Arc::new(OneKey),
         clock: Arc::new(SystemClock),
+        maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();
     let mut builder = S3ServiceBuilder::new(Constant);

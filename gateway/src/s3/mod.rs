@@ -51,6 +51,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 
+use crate::maintenance::Maintenance;
 use crate::node::Nodes;
 
 pub use config::S3Config;
@@ -67,6 +68,8 @@ pub struct S3State {
     pub credentials: Arc<dyn CredentialStore>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Woken when there is garbage, or too little space for what is to be written.
+    pub maintenance: Option<Arc<Maintenance>>,
 }
 
 /// Tells the time of day.
@@ -93,8 +96,18 @@ struct Core {
     clock: Arc<dyn Clock>,
     region: String,
     default_etag: EtagPolicy,
+    maintenance: Option<Arc<Maintenance>>,
     put_max_bytes: u64,
     signed_chunks: store::SignedChunks,
     /// Turns for [`copy::PART_COPIES_MAX`] parts.
     part_copies: tokio::sync::Semaphore,
+}
+
+impl Core {
+    /// Has what nothing names any more released soon.
+    fn wake_maintenance(&self) {
+        if let Some(maintenance) = &self.maintenance {
+            maintenance.wake();
+        }
+    }
 }

@@ -53,6 +53,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         clock: state.clock,
         region: config.region.clone(),
         default_etag: config.default_etag_policy.into(),
+        maintenance: state.maintenance,
         put_max_bytes: config.put_max_bytes,
         signed_chunks: SignedChunks::new(limits.signed_chunk, limits.signed_budget),
         part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use keyway_dataplane::StorageNode;
+use keyway_dataplane::{StorageNode, TransferError};
 use keyway_meta::Extent;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::plan::chunk_lengths;
@@ -132,7 +132,12 @@ pub(super) async fn store_stream(
         chunk_lengths(length).map(|length| ChunkSpec { id: ChunkId::generate(), length }).collect();
     let extents = chunks.iter().map(|chunk| Extent { chunk: *chunk, node: node.id() }).collect();
     let ids = chunks.iter().map(|chunk| chunk.id).collect();
-    let receipt = node.put(PutPlan { transfer, tenant, chunks, digests }, body).await?;
+    let stored = node.put(PutPlan { transfer, tenant, chunks, digests }, body).await;
+    if matches!(stored, Err(TransferError::Full)) {
+        // What was overwritten or deleted lately may be all that is in the way.
+        core.wake_maintenance();
+    }
+    let receipt = stored?;
     Ok(Stored { digests: receipt.digests, chunks: Some(Chunks { node, ids }), extents })
 }
 

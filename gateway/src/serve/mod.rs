@@ -201,11 +201,14 @@ async fn start(
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let catalog = open::catalog(&config.meta, &data).await?;
+    let upkept = open::maintenance(&config.maintenance);
+    let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
     let state = S3State {
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::new(root.credentials.clone()),
         clock: Arc::new(SystemClock),
+        maintenance: Some(Arc::clone(&maintenance)),
     };
     let s3 = s3::service(state, &config.s3).map_err(ServeError::S3)?;
     let router = Router::new()
@@ -245,8 +248,6 @@ async fn start(
         readiness: Arc::clone(&readiness),
         acceptor: acceptor.clone(),
     };
-    let maintenance = open::maintenance(&config.maintenance);
-    let maintenance = Arc::new(Maintenance::new(catalog, nodes, maintenance));
     let told = Arc::downgrade(&maintenance);
     metrics.observe_maintenance(move || Some(told.upgrade()?.stats()));
     if let Some(node) = &node {

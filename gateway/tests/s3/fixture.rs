@@ -87,6 +87,7 @@ impl Server {
             nodes: Nodes::single(node),
             credentials: Arc::new(OneKey),
             clock: clock.clone(),
+            maintenance: None,
         };
         let service = service(state, &config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

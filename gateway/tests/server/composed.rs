@@ -3,7 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use keyway_auth::AccessKeyId;
+use keyway_auth::sigv4::{Payload, Signer};
 use keyway_client::{Client, Credentials, HostBuffer};
 use keyway_gateway::config::{Config, Engine, Secret, Tls};
 use keyway_gateway::pki::{Authority, host_names};
@@ -28,13 +32,17 @@ fn config(dir: &Path) -> Config {
     config
 }
 
-/// Puts an object of several chunks and gets it back.
-async fn round_trip(running: &Running) {
-    let client = Client::builder()
+fn client(running: &Running) -> Client {
+    Client::builder()
         .endpoint(running.url())
         .credentials(Credentials::new(ACCESS_KEY, SECRET_KEY))
         .build()
-        .unwrap();
+        .unwrap()
+}
+
+/// Puts an object of several chunks and gets it back.
+async fn round_trip(running: &Running) {
+    let client = client(running);
     client.create_bucket("bucket").await.unwrap();
     let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| (at % 251) as u8).collect();
     let mut source: HostBuffer = bytes.into();
@@ -60,6 +68,62 @@ async fn serve_stores_and_returns_objects_and_frees_its_directory() {
     assert!(matches!(second.map(|_| ()), Err(ServeError::DataDir(_))));
     assert!(running.stop().await);
     assert!(serve(config(dir.path())).await.unwrap().stop().await);
+}
+
+/// Goal: deleted bytes are free soon, and not when the period is over.
+#[tokio::test]
+async fn a_deletion_wakes_maintenance() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.maintenance.reap_period_ms = 3_600_000;
+    let running = serve(config).await.unwrap();
+    round_trip(&running).await;
+    let client = client(&running);
+    client.delete_object("bucket", "key").await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut admin = Wire::connect(running.admin_address).await;
+    loop {
+        let metrics = admin.get("/metrics").await;
+        let released = metrics.text().lines().find_map(|line| {
+            let value = line.strip_prefix("keyway_maintenance_released_size_bytes_total{")?;
+            value.rsplit(' ').next()?.parse::<f64>().ok()
+        });
+        if released.is_some_and(|bytes| bytes >= 20_000_000.0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", metrics.text());
+        // Between two looks; the deadline above decides.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    running.stop().await;
+}
+
+/// Goal: where HTTP/2 has no host header, its authority is the host that was signed.
+#[tokio::test]
+async fn over_http2_the_authority_is_signed() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(config(dir.path())).await.unwrap();
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let secret = keyway_auth::SecretKey::new(SECRET_KEY.to_owned());
+    let signer = Signer::new(AccessKeyId::new(ACCESS_KEY), secret, "us-east-1", "s3");
+    for (method, path, status) in
+        [("PUT", "/bucket", 200), ("PUT", "/bucket/key", 200), ("GET", "/bucket/key", 200)]
+    {
+        let uri = format!("{}{path}", running.url());
+        let request = http::Request::builder().method(method).uri(uri).body(()).unwrap();
+        let (mut parts, ()) = request.into_parts();
+        signer.sign(&mut parts, Payload::EMPTY, jiff::Timestamp::now()).unwrap();
+        parts.headers.remove("host").expect("it was signed");
+        let request = http::Request::from_parts(parts, axum::body::Body::empty());
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), status, "{method} {path}");
+    }
+    running.stop().await;
 }
 
 #[tokio::test]

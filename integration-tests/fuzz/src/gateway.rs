@@ -71,6 +71,7 @@ impl Gateway {
                 nodes: Nodes::single(node.expect("the node's memory is there")),
                 credentials: Arc::new(OneKey(credentials.clone())),
                 clock: Arc::new(SystemClock),
+                maintenance: None,
             };
             service(state, &S3Config::default()).expect("the default configuration is valid")
         };

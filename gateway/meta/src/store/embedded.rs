@@ -259,8 +259,10 @@ impl Writer {
         match rustix::fs::fstatvfs(&self.device) {
             Ok(status) => {
                 let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
-                // A small device must not be all reserve.
-                let reserve = self.config.reserve_bytes.min(bytes(status.f_blocks) / RESERVE_SHARE);
+                let (asked, total) = (self.config.reserve_bytes, bytes(status.f_blocks));
+                // A small device must not be all reserve; who asks for more than there is
+                // wants nothing written.
+                let reserve = if asked > total { asked } else { asked.min(total / RESERVE_SHARE) };
                 bytes(status.f_bavail) < reserve
             }
             // A device that does not tell is taken to have space: writing will show.
