@@ -17,7 +17,7 @@ use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::server::binary;
 
 const ACCESS_KEY: &str = "two-processes";
-const SECRET_KEY: &str = "a secret of two processes";
+const SECRET_KEY: &str = "a-secret-of-two-processes";
 /// How long a gateway may take to find its node again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
@@ -43,7 +43,9 @@ impl Process {
         let read = BufReader::new(stdout).read_line(&mut line);
         let url = line.split_whitespace().nth(2).unwrap_or_default().to_owned();
         let process = Self { child, url };
-        ensure!(read? > 0 && line.starts_with("keyway ready: "), "{arguments:?} said {line:?}");
+        let ready = read? > 0 && line.starts_with("keyway ready: ");
+        let said = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+        ensure!(ready, "{arguments:?} said {line:?}; log:\n{}", said());
         Ok(process)
     }
 }
