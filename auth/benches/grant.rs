@@ -1,8 +1,8 @@
 //! What sealing and accepting a grant costs on one core.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use keyway_auth::grant::{Grant, GrantKey, GrantKeyId, Sealer, SessionId, Verifier};
-use keyway_proto::{NodeId, TenantId};
+use keyway_auth::grant::{Grant, GrantKey, GrantKeyId, Sealer, Verifier};
+use keyway_proto::{NodeId, SessionId, TenantId};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 const PLAN: [u8; 100] = [7; 100];

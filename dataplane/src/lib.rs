@@ -14,5 +14,8 @@ pub mod store;
 pub use keyway_sys::{Probe, probe};
 
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
-pub use node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
+pub use node::{
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
+    TransferError, Transferred,
+};
 pub use store::{AccessMode, StoreConfig, StoreUsage};

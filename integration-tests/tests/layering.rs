@@ -1,5 +1,5 @@
 //! Goal: arrows point one way. sys → fabric → dataplane → gateway; proto under all but sys;
-//! auth → gateway and client; the client knows neither gateway nor dataplane.
+//! auth → gateway and client, its grants → dataplane; the client knows neither gateway nor dataplane.
 //!
 //! Method: the crate graph that cargo sees is compared with the one that ARCHITECTURE.md
 //! draws, and sources are searched where a crate has more than one room.
@@ -18,7 +18,11 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("keyway-auth", &["keyway-proto"]),
     ("keyway-meta", &["keyway-proto"]),
     ("keyway-fabric", &["keyway-proto", "keyway-sys"]),
-    ("keyway-dataplane", &["keyway-proto", "keyway-rpc", "keyway-sys", "keyway-fabric"]),
+    (
+        "keyway-dataplane",
+        // Of auth, the node knows grants alone (below).
+        &["keyway-proto", "keyway-rpc", "keyway-auth", "keyway-sys", "keyway-fabric"],
+    ),
     ("keyway-client", &["keyway-proto", "keyway-auth", "keyway-fabric"]),
     (
         "keyway-gateway",
@@ -66,6 +70,16 @@ fn crates_depend_only_along_the_arrows() {
         }
     }
     assert_eq!(seen, ARROWS.len(), "a crate that has a place is gone");
+}
+
+#[test]
+fn the_node_knows_grants_and_nobodys_credentials() {
+    for (path, text) in sources("dataplane/src/") {
+        for (at, _) in text.match_indices("keyway_auth::") {
+            let rest = &text[at..];
+            assert!(rest.starts_with("keyway_auth::grant"), "{path} must know grants alone");
+        }
+    }
 }
 
 #[test]

@@ -123,6 +123,41 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// A session between a client and a node. It dies with the node's process: a node never gives
+/// an id twice, so that what was meant for an earlier life of it is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let valid = text.len() == 16 && text.bytes().all(digit);
+        let number = valid.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or(InvalidId { kind: "session id" })
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +175,10 @@ mod tests {
     #[test]
     fn foreign_text_is_refused() {
         assert_eq!("../../etc".parse::<UploadId>(), Err(InvalidId { kind: "upload id" }));
+        let session = SessionId(0xab);
+        assert_eq!(session.to_string().parse(), Ok(session));
+        for strange in ["", "ab", "+0000000000000ab", "00000000000000AB"] {
+            assert_eq!(strange.parse::<SessionId>(), Err(InvalidId { kind: "session id" }));
+        }
     }
 }

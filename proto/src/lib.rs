@@ -9,19 +9,28 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod direct;
 pub mod id;
 pub mod key;
 pub mod name;
 pub mod plan;
 pub mod range;
 pub mod receipt;
+pub mod session;
+pub mod session_token;
 pub mod token;
 pub mod unit;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
-pub use id::{BucketId, ChunkId, NodeId, TenantId, TransferId, UploadId, VersionId};
+pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
+pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};
 pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
 pub use range::ByteRange;
 pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
+pub use session::{
+    Gid, LinkLayer, PathMtu, QpAddress, Rail, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector,
+};
+pub use session_token::{InvalidSessionToken, SessionToken};
 pub use token::{InvalidRdmaToken, RdmaToken};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::Digests;
 use crate::id::TransferId;
+use crate::key::{Relinquished, Revoker};
 
 /// A finished transfer. A PUT's receipt means that its bytes are durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,30 +32,76 @@ pub struct Receipt {
 pub enum TransferPath {
     /// In the body of the HTTP request or response.
     Http,
+    /// By RDMA between the node's memory and the client's host memory.
+    VerbsHost,
+    /// By RDMA between the node's memory and the client's GPU memory.
+    VerbsGpu,
+}
+
+impl TransferPath {
+    /// The name, as it appears in headers and results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::VerbsHost => "verbs-host",
+            Self::VerbsGpu => "verbs-gpu",
+        }
+    }
 }
 
 impl fmt::Display for TransferPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "http",
-        })
+        f.write_str(self.as_str())
     }
 }
 
-/// How tightly a transfer's key bound the client's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How tightly a transfer's key bound the client's memory; the weakest first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum KeyStrength {
     /// No memory was exposed: the bytes came through the HTTP body.
     Http,
+    /// A long-lived registration of memory that transfers are copied out of and into.
+    Slab,
+    /// Memory registered for this transfer, deregistered after it.
+    Registration,
+    /// A memory window, invalidated by the client.
+    WindowLocal,
+    /// A memory window, invalidated by the node with the transfer's last message.
+    Window,
+}
+
+impl KeyStrength {
+    /// All of them, the weakest first.
+    pub const ALL: [Self; 5] =
+        [Self::Http, Self::Slab, Self::Registration, Self::WindowLocal, Self::Window];
+
+    /// The name, as it appears in headers and results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Slab => "slab",
+            Self::Registration => "registration",
+            Self::WindowLocal => "window-local",
+            Self::Window => "window",
+        }
+    }
+
+    /// Who ends a key of this strength in the ordinary case.
+    pub const fn revoker(self) -> Revoker {
+        match self {
+            Self::Window => Revoker::Node,
+            _ => Revoker::Client,
+        }
+    }
 }
 
 impl fmt::Display for KeyStrength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "http",
-        })
+        f.write_str(self.as_str())
     }
 }
 
@@ -64,4 +111,6 @@ impl fmt::Display for KeyStrength {
 pub enum KeyFate {
     /// The path needs no key.
     NoKey,
+    /// The node gave it up.
+    Relinquished(Relinquished),
 }

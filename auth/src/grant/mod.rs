@@ -15,15 +15,10 @@
 mod replay;
 mod seal;
 
-use keyway_proto::{NodeId, TenantId};
+use keyway_proto::{NodeId, SessionId, TenantId};
 
 pub use replay::{LIFETIME_MS_MAX, NONCES_MAX};
 pub use seal::{GrantKey, GrantKeyId, Sealer, Verifier};
-
-/// A session: it dies with the process of the node that opened it, so that a
-/// grant for an earlier life of the node is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionId(pub u64);
 
 /// A permission, before it is sealed or after it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! Sealing and accepting grants: a fixed header, the plan, an HMAC-SHA256 over both.
 
 use hmac::{Hmac, KeyInit, Mac};
-use keyway_proto::{NodeId, TenantId};
+use keyway_proto::{NodeId, SessionId, TenantId};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use super::replay::{LIFETIME_MS_MAX, ReplayCache};
-use super::{Grant, GrantError, SessionId};
+use super::{Grant, GrantError};
+use crate::key_file::random_bytes;
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 1 + 4 + 4 + 8 + 8 + 8 + 16;
@@ -29,6 +30,21 @@ impl GrantKey {
     /// The key with this id and secret.
     pub fn new(id: GrantKeyId, secret: [u8; 32]) -> Self {
         Self { id, secret: Zeroizing::new(secret) }
+    }
+
+    /// A key with this id and a secret from the system's random source.
+    pub fn generate(id: GrantKeyId) -> Self {
+        Self { id, secret: random_bytes() }
+    }
+
+    /// The key's id.
+    pub fn id(&self) -> GrantKeyId {
+        self.id
+    }
+
+    /// The secret, to be sent over an authenticated and encrypted channel.
+    pub fn secret(&self) -> &[u8; 32] {
+        &self.secret
     }
 
     /// An HMAC that has taken the key in; cloned for each grant, it saves two of its blocks.

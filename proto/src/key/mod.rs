@@ -71,3 +71,23 @@ pub enum Relinquished {
     /// The gateway lost sight of the node.
     Unknown,
 }
+
+impl Relinquished {
+    /// The name, as it appears in headers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalidated => "invalidated",
+            Self::Quiet => "quiet",
+            Self::Fenced => "fenced",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The value with this name; anything else is [`Self::Unknown`], which is always safe.
+    pub fn from_name(name: &str) -> Self {
+        [Self::Invalidated, Self::Quiet, Self::Fenced]
+            .into_iter()
+            .find(|known| known.as_str() == name)
+            .unwrap_or(Self::Unknown)
+    }
+}

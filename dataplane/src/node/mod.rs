@@ -9,8 +9,15 @@ use std::pin::Pin;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
-use keyway_proto::{ChunkId, ChunkSpec, GetPlan, NodeId, PutPlan, Receipt};
+use keyway_proto::{
+    ChunkId, ChunkSpec, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner,
+    SessionRequest, SessionSelector,
+};
 use tokio::sync::oneshot;
+
+mod direct;
+
+pub use direct::{DirectError, SealingKey, SessionError, Transferred};
 
 /// Object bytes on their way through HTTP, in frames of any size.
 pub type Body = Pin<Box<dyn Stream<Item = Result<Bytes, TransferError>> + Send>>;
@@ -53,6 +60,34 @@ pub trait StorageNode: Send + Sync + 'static {
 
     /// The node's capacity and health.
     async fn status(&self) -> Result<NodeStatus, TransferError>;
+
+    /// The ports that take sessions; none where the node has no usable adapter.
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError>;
+
+    /// Connects a queue pair of the node's to the client's.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing remains then.
+    async fn open_session(
+        &self,
+        owner: SessionOwner,
+        request: SessionRequest,
+    ) -> Result<SessionOffer, SessionError>;
+
+    /// Ends sessions, fencing every key in flight, and tells how many they were. When it
+    /// returns, their queue pairs are gone.
+    async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError>;
+
+    /// Executes the [`DirectPlan`](keyway_proto::DirectPlan) in a sealed grant, and answers
+    /// once the key is given up. Dropping the future gives the transfer up; the node then
+    /// ends the key by itself.
+    async fn transfer(&self, grant: Bytes) -> Transferred;
+
+    /// The key to seal grants for this node with.
+    ///
+    /// # Errors
+    /// [`TransferError::Unreachable`].
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError>;
 }
 
 /// A GET under way.

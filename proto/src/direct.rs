@@ -1,0 +1,68 @@
+//! Direct transfers: what a grant lets a node do with a client's memory.
+
+use crate::id::SessionId;
+use crate::plan::{GetPlan, PutPlan};
+use crate::session::SessionOwner;
+use crate::{DigestSet, SessionToken};
+
+/// The key of a window or a registration, as the client's adapter knows it. Whoever holds it
+/// can reach the memory, so it has no `Debug` that shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RemoteKey(pub u32);
+
+impl std::fmt::Debug for RemoteKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RemoteKey(hidden)")
+    }
+}
+
+/// A run of a client's memory, and the key to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteWindow {
+    /// The first byte's address in the client's address space.
+    pub address: u64,
+    /// Bytes, at least 1.
+    pub length: u32,
+    /// The key.
+    pub key: RemoteKey,
+}
+
+/// A transfer between a node and windows of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectPlan {
+    /// Whose request it is: the session must be this owner's.
+    pub owner: SessionOwner,
+    /// The session and its windows, filled or drained in this order.
+    pub target: SessionToken,
+    /// What moves.
+    pub work: DirectWork,
+}
+
+/// What a direct transfer moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectWork {
+    /// The plan's bytes into the windows; the receipt carries these digests of them.
+    Get(GetPlan, DigestSet),
+    /// The windows' first `plan.length()` bytes into chunks.
+    Put(PutPlan),
+}
+
+impl DirectPlan {
+    /// The session.
+    pub fn session(&self) -> SessionId {
+        self.target.session()
+    }
+
+    /// Bytes that move.
+    pub fn length(&self) -> u64 {
+        match &self.work {
+            DirectWork::Get(plan, _) => plan.length(),
+            DirectWork::Put(plan) => plan.length(),
+        }
+    }
+
+    /// Whether the bytes fit the windows.
+    pub fn fits(&self) -> bool {
+        self.length() <= self.target.length()
+    }
+}
