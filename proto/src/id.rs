@@ -123,10 +123,23 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A session between a client and a node. It dies with the node's process: a node never gives
-/// an id twice, so that what was meant for an earlier life of it is refused.
+/// A session between a client and a node. It dies with the node's process: a node's serials
+/// start anywhere and are never given twice, so that what was meant for an earlier life of it
+/// is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// The session with this serial number on a node.
+    pub const fn new(node: NodeId, serial: u32) -> Self {
+        Self((node.0 as u64) << 32 | serial as u64)
+    }
+
+    /// The node's end is there.
+    pub const fn node(self) -> NodeId {
+        NodeId((self.0 >> 32) as u32)
+    }
+}
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +188,8 @@ mod tests {
     #[test]
     fn foreign_text_is_refused() {
         assert_eq!("../../etc".parse::<UploadId>(), Err(InvalidId { kind: "upload id" }));
-        let session = SessionId(0xab);
+        let session = SessionId::new(NodeId(7), 0xab);
+        assert_eq!(session.node(), NodeId(7));
         assert_eq!(session.to_string().parse(), Ok(session));
         for strange in ["", "ab", "+0000000000000ab", "00000000000000AB"] {
             assert_eq!(strange.parse::<SessionId>(), Err(InvalidId { kind: "session id" }));
