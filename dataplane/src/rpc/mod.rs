@@ -5,8 +5,10 @@
 //! connection's transfers, so that one which stalls holds up nobody else. A caller that goes
 //! away resets its stream: the delivery or the body is dropped here, and the transfer freed.
 //!
-//! The gateway's half is `keyway_gateway::node::remote`; [`failure`] carries errors across.
+//! The gateway's half is `keyway_gateway::node::remote`; [`failure`] carries errors across, and
+//! [`direct`] what became of a client's key.
 
+pub mod direct;
 pub mod failure;
 mod service;
 

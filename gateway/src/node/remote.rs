@@ -20,8 +20,14 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::{self, StreamExt as _};
 use keyway_dataplane::rpc::failure::{error, unreachable};
-use keyway_dataplane::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
-use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt, TransferId};
+use keyway_dataplane::{
+    Body, ChunkInfo, Delivery, NodeStatus, SealingKey, SessionError, StorageNode, TransferError,
+    Transferred,
+};
+use keyway_proto::{
+    ChunkId, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector, TransferId,
+};
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
@@ -37,6 +43,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+
+mod direct;
 
 /// Connections that share the transfers; calls without object bytes have one of their own.
 const DATA_CONNECTIONS: usize = 4;
@@ -258,6 +266,30 @@ impl StorageNode for RemoteNode {
             chunks: status.chunks,
             transfers: status.transfers,
         })
+    }
+
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError> {
+        self.ask_rails().await
+    }
+
+    async fn open_session(
+        &self,
+        owner: SessionOwner,
+        request: SessionRequest,
+    ) -> Result<SessionOffer, SessionError> {
+        self.ask_session(&owner, &request).await
+    }
+
+    async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        self.ask_to_close(&selector).await
+    }
+
+    async fn transfer(&self, grant: Bytes) -> Transferred {
+        self.ask_transfer(grant).await
+    }
+
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
+        self.ask_sealing_key().await
     }
 }
 

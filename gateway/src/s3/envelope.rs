@@ -16,6 +16,7 @@ use s3s::{Body, S3Error, S3ErrorCode, StdError};
 use super::checksums::Declared;
 use super::errors::{self, Failure};
 use super::host::BaseDomains;
+use super::rdma::Lent;
 use super::service::RequestId;
 use super::{framing, signed};
 
@@ -49,6 +50,7 @@ pub(super) async fn call(
         }
     };
     let head_only = request.method() == Method::HEAD;
+    let lent = Lent::begin(&mut request);
     let mut response = match refuse_early(&request) {
         Some(error) => refused(error),
         None => pass(inner, request, &id, surroundings).await,
@@ -63,6 +65,9 @@ pub(super) async fn call(
     }
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if let Some(lent) = lent {
+        lent.tell(response.headers_mut());
     }
     response
 }

@@ -1,14 +1,17 @@
-//! Instruments over counters that others keep: the node in this process, and maintenance.
+//! Instruments over counters that others keep: the node in this process, maintenance, and
+//! direct transfers.
 //!
 //! They are read when somebody reads the metrics, and cost nothing before.
 
 use keyway_dataplane::NodeStats;
 use keyway_proto::NodeId;
 use opentelemetry::KeyValue;
+use opentelemetry::metrics::AsyncInstrument;
 
 use super::metrics::{Metrics, node_attribute, saturating, up_down};
 use super::table::{self, Definition};
 use crate::maintenance::MaintenanceStats;
+use crate::s3::DirectStats;
 
 impl Metrics {
     /// Tells of the node in this process, as long as `read` answers.
@@ -57,21 +60,47 @@ impl Metrics {
         count(&table::MAINTENANCE_FAILURES, |stats| stats.failures);
     }
 
+    /// Tells of direct transfers, as long as `read` answers.
+    pub fn observe_direct(
+        &self,
+        read: impl Fn() -> Option<DirectStats> + Clone + Send + Sync + 'static,
+    ) {
+        let transfers = read.clone();
+        self.counters(&table::DIRECT_TRANSFERS, move |o| {
+            for (path, key, count) in transfers().into_iter().flat_map(|stats| stats.transfers) {
+                o.observe(count, &[KeyValue::new(table::PATH, path), KeyValue::new(table::KEY, key)]);
+            }
+        });
+        self.counters(&table::DIRECT_DECLINED, move |o| {
+            for (reason, count) in read().into_iter().flat_map(|stats| stats.declined) {
+                o.observe(count, &[KeyValue::new(table::REASON, reason)]);
+            }
+        });
+    }
+
+    fn counters(
+        &self,
+        metric: &'static Definition,
+        observe: impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static,
+    ) {
+        self.meter()
+            .u64_observable_counter(metric.name)
+            .with_unit(metric.unit)
+            .with_description(metric.description)
+            .with_callback(observe)
+            .build();
+    }
+
     fn counter<const N: usize>(
         &self,
         metric: &'static Definition,
         read: impl Fn() -> Option<u64> + Send + Sync + 'static,
         attributes: [KeyValue; N],
     ) {
-        self.meter()
-            .u64_observable_counter(metric.name)
-            .with_unit(metric.unit)
-            .with_description(metric.description)
-            .with_callback(move |o| {
-                if let Some(value) = read() {
-                    o.observe(value, &attributes);
-                }
-            })
-            .build();
+        self.counters(metric, move |o| {
+            if let Some(value) = read() {
+                o.observe(value, &attributes);
+            }
+        });
     }
 }

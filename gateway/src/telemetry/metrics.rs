@@ -278,6 +278,7 @@ mod tests {
 
     use super::*;
     use crate::maintenance::MaintenanceStats;
+    use crate::s3::DirectCounts;
 
     fn text(metrics: &Metrics) -> String {
         String::from_utf8(metrics.prometheus_text()).unwrap()
@@ -338,6 +339,7 @@ mod tests {
         metrics.set_nodes(vec![(NodeId(1), Some(status))]);
         metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
+        metrics.observe_direct(|| Some(DirectCounts::default().stats()));
         let shown = text(&metrics);
         for metric in table::ALL {
             let name = metric.name.replace('.', "_");

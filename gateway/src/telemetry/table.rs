@@ -61,6 +61,13 @@ pub(crate) const ERROR: &str = "error.type";
 /// Attribute: storage node.
 pub(crate) const NODE: &str = "keyway.node.id";
 
+/// Attribute: how a direct transfer's bytes travelled, `none` where none did.
+pub(crate) const PATH: &str = "keyway.transfer.path";
+/// Attribute: what became of a direct transfer's key.
+pub(crate) const KEY: &str = "keyway.key.fate";
+/// Attribute: why a token was met with HTTP.
+pub(crate) const REASON: &str = "keyway.reason";
+
 /// OpenTelemetry's advice for request durations, with finer steps below 5 ms.
 const SECONDS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75,
@@ -134,6 +141,11 @@ metrics! {
         "Completed uploads whose answer is remembered no more.", by [];
     MAINTENANCE_FAILURES = Counter "keyway.maintenance.failures" ["{round}"]
         "Rounds that were cut short.", by [];
+    DIRECT_TRANSFERS = Counter "keyway.direct.transfers" ["{transfer}"]
+        "Transfers between a node and a client's own memory, by path and by what became of the \
+         key.", by [PATH, KEY];
+    DIRECT_DECLINED = Counter "keyway.direct.declined" ["{request}"]
+        "Requests with an RDMA token whose bytes went, or were to go, over HTTP.", by [REASON];
     CPU_TIME = Counter "process.cpu.time" ["s"]
         "CPU time of the process.", by [];
     MEMORY = UpDownCounter "process.memory.usage" ["By"]
