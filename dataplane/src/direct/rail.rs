@@ -38,7 +38,7 @@ pub(super) struct NodeRail {
 
 /// A tenant's protection domain on a port, with the node's buffers registered in it. Lives as
 /// long as the tenant has a session there.
-pub(super) struct TenantDomain {
+pub(crate) struct TenantDomain {
     pub(super) domain: Arc<Domain>,
     pub(super) buffers: Arc<Registration>,
 }
