@@ -20,7 +20,7 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectPlan, DirectWork, Gid, GetPlan, KeyFate, KeyStrength, LinkLayer, NodeId,
+    ChunkId, DirectPlan, DirectWork, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer, NodeId,
     PathMtu, PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
     SessionOwner, SessionRequest, SessionSelector, SessionToken, TransferPath,
 };

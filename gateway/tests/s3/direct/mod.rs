@@ -93,9 +93,7 @@ fn moved(reply: &Reply, status: &str, bytes: &[u8]) {
 #[track_caller]
 fn nothing_moved(reply: &Reply, key: &str) {
     assert_eq!(reply.header("x-keyway-rdma-key"), Some(key), "{reply:?}");
-    for name in
-        ["x-amz-rdma-reply", "x-amz-rdma-bytes-transferred", "x-keyway-rdma-checksum"]
-    {
+    for name in ["x-amz-rdma-reply", "x-amz-rdma-bytes-transferred", "x-keyway-rdma-checksum"] {
         assert_eq!(reply.header(name), None, "{name} in {reply:?}");
     }
 }

@@ -140,8 +140,7 @@ async fn an_object_on_two_nodes_comes_over_http() {
         let reply = direct.put(&path, &token).send().await.expect(200);
         moved(&reply, "200", &part);
         let etag = reply.header("etag").unwrap();
-        document +=
-            &format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
+        document += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
     }
     document += "</CompleteMultipartUpload>";
     let complete = direct.server.post(&format!("/bucket/key?uploadId={id}")).body(document);
