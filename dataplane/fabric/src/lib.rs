@@ -1,4 +1,7 @@
-//! Memory that devices touch: regions, leases, and callers' own buffers.
+//! Memory that devices touch, and the links that carry it.
+//!
+//! - [`memory`]: regions, leases, and callers' own buffers.
+//! - [`verbs`]: RDMA links, and the keys under which peers reach memory.
 //!
 //! Both ends use this room: the storage node reads and writes disks out of leases, a client
 //! hands slices of its own memory to transfers. Ownership moves by value with the work, so
@@ -7,3 +10,4 @@
 //! What may not enter: what the bytes mean. No plan, no chunk, no tenant.
 
 pub mod memory;
+pub mod verbs;

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 
 use super::lends::{LendError, Lends};
 use super::region::{MemoryError, Region};
+use crate::verbs::Anchor;
 
 /// Memory of the caller, whole. Dropping it while slices are out frees it with the last.
 pub struct HostBuffer {
@@ -175,6 +176,22 @@ impl HostSliceMut {
         self.range.start
     }
 
+    /// The slice's first byte's address, for a device.
+    pub fn address(&self) -> u64 {
+        self.memory.base.as_ptr() as u64 + self.range.start as u64
+    }
+
+    /// The whole buffer, for registration with a device. Registering gives no access to it
+    /// by itself.
+    pub fn anchor(&self) -> Anchor {
+        self.memory.anchor(0..self.memory.bytes)
+    }
+
+    /// This slice alone, for registration with a device.
+    pub fn exact_anchor(&self) -> Anchor {
+        self.memory.anchor(self.range.clone())
+    }
+
     /// Cuts off and gives the first `bytes` bytes; `self` keeps the rest.
     ///
     /// # Panics
@@ -258,6 +275,22 @@ impl HostSlice {
         self.range.start
     }
 
+    /// The slice's first byte's address, for a device.
+    pub fn address(&self) -> u64 {
+        self.memory.base.as_ptr() as u64 + self.range.start as u64
+    }
+
+    /// The whole buffer, for registration with a device. Registering gives no access to it
+    /// by itself.
+    pub fn anchor(&self) -> Anchor {
+        self.memory.anchor(0..self.memory.bytes)
+    }
+
+    /// This slice alone, for registration with a device.
+    pub fn exact_anchor(&self) -> Anchor {
+        self.memory.anchor(self.range.clone())
+    }
+
     /// A part of this slice; `range` counts from the slice's first byte.
     ///
     /// # Panics
@@ -328,6 +361,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    fn anchor(self: &Arc<Self>, range: Range<usize>) -> Anchor {
+        // SAFETY: the range lies in the memory, which lives as long as its `Arc`.
+        unsafe { Anchor::new(self.base.add(range.start), range.len(), Arc::clone(self) as _) }
+    }
+
     fn resolve(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, LendError> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,

@@ -1,0 +1,175 @@
+//! Memory that a peer may reach, until its key is dead.
+//!
+//! [`Armed`] owns the memory and gives it back only once the key's death is certain: by a
+//! completion that names it, by the completion of our own revocation, or because the queue
+//! pair no longer exists. What is dropped before that goes to the port's thread, which
+//! destroys the queue pair first and the memory afterwards.
+//!
+//! ```compile_fail
+//! # fn early(armed: keyway_fabric::verbs::Armed<Vec<u8>>) -> Vec<u8> {
+//! armed.memory // there is no way to the memory but `release`
+//! # }
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use keyway_proto::key::Direction;
+use keyway_proto::{RemoteKey, RemoteWindow};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::domain::{Access, Anchor};
+use super::work::Bound;
+use super::{Domain, Link, LinkError, Registration, VerbsError};
+
+/// Memory lent to a peer under a key.
+pub struct Armed<M: Send + 'static> {
+    link: Link,
+    memory: Option<M>,
+    window: RemoteWindow,
+    key: Key,
+    dead: bool,
+}
+
+enum Key {
+    /// A window of the link's.
+    Window { slot: usize, died: oneshot::Receiver<()>, _permit: OwnedSemaphorePermit },
+    /// A registration made for this; `None` once it is given back.
+    Registration(Option<Arc<Registration>>),
+}
+
+impl<M: Send + 'static> Armed<M> {
+    pub(super) fn window(
+        link: Link,
+        memory: M,
+        bound: Bound,
+        permit: OwnedSemaphorePermit,
+        address: u64,
+        length: u32,
+    ) -> Self {
+        let Bound { slot, key, died } = bound;
+        let window = RemoteWindow { address, length, key };
+        let key = Key::Window { slot, died, _permit: permit };
+        Self { link, memory: Some(memory), window, key, dead: false }
+    }
+
+    /// Lends memory by registering exactly it, where windows cannot be had. Blocks for a
+    /// system call that pins pages.
+    ///
+    /// # Errors
+    /// The memory, and why it was not registered.
+    pub fn register(
+        link: Link,
+        domain: &Arc<Domain>,
+        memory: M,
+        anchor: Anchor,
+        direction: Direction,
+    ) -> Result<Self, (VerbsError, M)> {
+        let (address, bytes) = (anchor.address(), anchor.bytes());
+        match domain.register(anchor, Access::Remote(direction)) {
+            Ok(registration) => {
+                let key = RemoteKey(registration.remote_key());
+                let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+                let window = RemoteWindow { address, length, key };
+                let key = Key::Registration(Some(registration));
+                Ok(Self { link, memory: Some(memory), window, key, dead: false })
+            }
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    /// What the peer is told.
+    pub fn remote(&self) -> RemoteWindow {
+        self.window
+    }
+
+    /// Whether the key is certainly dead.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Waits for the peer's invalidation: the completion that names this key. A registration
+    /// knows none, and waits for the link's end.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the queue pair was destroyed instead; the key is dead then, too.
+    pub async fn invalidated(&mut self) -> Result<(), LinkError> {
+        if self.dead {
+            return Ok(());
+        }
+        let named = match &mut self.key {
+            Key::Window { died, .. } => died.await.is_ok(),
+            Key::Registration(_) => false,
+        };
+        let outcome = if named { Ok(()) } else { Err(self.link.destroyed().await) };
+        // A registration outlives the queue pair, but nothing of its domain can use it: the
+        // session's queue pair is the only one.
+        self.dead = named || matches!(self.key, Key::Window { .. });
+        outcome
+    }
+
+    /// Ends the key from this end and waits until the adapter has done so.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the queue pair was destroyed instead.
+    pub async fn revoke(&mut self) -> Result<(), LinkError> {
+        if self.dead {
+            return Ok(());
+        }
+        let outcome = match &mut self.key {
+            Key::Window { slot, .. } => self.link.revoke(*slot).await,
+            Key::Registration(registration) => {
+                let registration = registration.take();
+                // Unpinning is slow for large memory. The task cannot be cancelled once it runs.
+                let given_back = tokio::task::spawn_blocking(move || drop(registration)).await;
+                given_back.map_err(|_| LinkError::Closed)
+            }
+        };
+        // An error comes after the queue pair's end.
+        self.dead = true;
+        outcome
+    }
+
+    /// Ends the key by destroying the queue pair, and waits until it is gone.
+    pub async fn fence(&mut self) {
+        if !self.dead {
+            self.link.fence().await;
+            if let Key::Registration(_) = self.key {
+                let _ = self.revoke().await;
+            }
+            self.dead = true;
+        }
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Errors
+    /// The lend itself while its key may live.
+    pub fn release(mut self) -> Result<M, Self> {
+        if !self.dead {
+            return Err(self);
+        }
+        Ok(self.memory.take().expect("the memory is there until it is given back"))
+    }
+}
+
+impl<M: Send + 'static> Drop for Armed<M> {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        if self.dead {
+            return;
+        }
+        // Abandoned: the queue pair goes first, then the memory.
+        let registration = match &mut self.key {
+            Key::Registration(registration) => registration.take(),
+            Key::Window { .. } => None,
+        };
+        self.link.fence_keeping(Some(Box::new((registration, memory))));
+    }
+}
+
+impl<M: Send + 'static> fmt::Debug for Armed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Armed").field("dead", &self.dead).finish_non_exhaustive()
+    }
+}

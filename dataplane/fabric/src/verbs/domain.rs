@@ -1,0 +1,217 @@
+//! Protection domains, and memory registered in them.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use keyway_proto::key::Direction;
+use keyway_sys::verbs::abi::{self, Mr, Pd};
+use keyway_sys::verbs::last_error;
+
+use super::{Device, VerbsError};
+use crate::memory::LeasePool;
+
+/// A protection domain: queue pairs reach memory of their own domain alone.
+///
+/// Invariant: `pd` is of `device` and is given back once, after all that was made in it.
+pub struct Domain {
+    device: Arc<Device>,
+    pd: NonNull<Pd>,
+}
+
+// SAFETY: verbs objects may be used from any thread.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+/// What devices may do with registered memory. The owner's own device may always write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Local work requests alone: a node's buffers.
+    Local,
+    /// Windows may be bound to it; nothing reaches it before.
+    Windows,
+    /// The peer itself, in one direction, as long as the registration lives.
+    Remote(Direction),
+}
+
+impl Access {
+    fn flags(self) -> c_int {
+        abi::ACCESS_LOCAL_WRITE
+            | match self {
+                Self::Local => 0,
+                Self::Windows => abi::ACCESS_MW_BIND,
+                Self::Remote(Direction::Write) => abi::ACCESS_REMOTE_WRITE,
+                Self::Remote(Direction::Read) => abi::ACCESS_REMOTE_READ,
+            }
+    }
+}
+
+impl Domain {
+    /// A new domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Native`].
+    pub fn new(device: &Arc<Device>) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (device.verbs().alloc_pd)(device.context().as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(|| last_error("ibv_alloc_pd"))?;
+        Ok(Arc::new(Self { device: Arc::clone(device), pd }))
+    }
+
+    /// Registers all leases of a pool. Pins the pool's pages.
+    ///
+    /// # Errors
+    /// [`VerbsError::Native`], for example when more memory would be pinned than allowed.
+    pub fn register_pool(
+        self: &Arc<Self>,
+        pool: &LeasePool,
+    ) -> Result<Arc<Registration>, VerbsError> {
+        let region = pool.region();
+        let memory = Anchor { base: region.base(), bytes: region.bytes(), owner: Arc::new(pool.clone()) };
+        self.register(memory, Access::Local)
+    }
+
+    /// Registers memory, which lives as long as the registration. Pins its pages.
+    ///
+    /// # Errors
+    /// [`VerbsError::Native`].
+    pub fn register(
+        self: &Arc<Self>,
+        memory: Anchor,
+        access: Access,
+    ) -> Result<Arc<Registration>, VerbsError> {
+        let (base, bytes) = (memory.base.as_ptr(), memory.bytes);
+        // SAFETY: the range is mapped as long as the anchor's owner lives, which the
+        // registration holds until it is given back.
+        let mr = unsafe {
+            (self.device.verbs().reg_mr)(self.pd.as_ptr(), base.cast(), bytes, access.flags())
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr"))?;
+        Ok(Arc::new(Registration { domain: Arc::clone(self), mr, memory }))
+    }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn pd(&self) -> NonNull<Pd> {
+        self.pd
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: all that was made in the domain held it.
+        let code = unsafe { (self.device.verbs().dealloc_pd)(self.pd.as_ptr()) };
+        if code != 0 {
+            tracing::error!(code, "cannot give back a protection domain");
+        }
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// A run of memory, and what keeps it mapped.
+pub struct Anchor {
+    base: NonNull<u8>,
+    bytes: usize,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: an address range, and an owner that may be anywhere.
+unsafe impl Send for Anchor {}
+
+impl Anchor {
+    /// The memory of `bytes` bytes from `base` on.
+    ///
+    /// # Safety
+    /// The memory stays mapped, at this address, as long as `owner` lives.
+    pub(crate) unsafe fn new(
+        base: NonNull<u8>,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { base, bytes, owner }
+    }
+
+    /// The first byte's address.
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Registered memory. Deregistered when the last holder is gone; whoever lets a device use it
+/// holds it until the device is done.
+///
+/// Invariant: `mr` covers exactly `memory` and is given back before `memory`.
+pub struct Registration {
+    domain: Arc<Domain>,
+    mr: NonNull<Mr>,
+    memory: Anchor,
+}
+
+// SAFETY: as for `Domain`; the memory is named by address alone.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// Whether a run of memory lies in it.
+    pub fn covers(&self, address: u64, bytes: usize) -> bool {
+        let start = self.memory.base.as_ptr() as u64;
+        let end = start + self.memory.bytes as u64;
+        address >= start && address.checked_add(bytes as u64).is_some_and(|to| to <= end)
+    }
+
+    /// The key that a peer reaches it with, where it was registered for that.
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: the registration lives.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: the registration lives.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    pub(super) fn mr(&self) -> NonNull<Mr> {
+        self.mr
+    }
+
+    /// The domain that it is registered in.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds it any more, so no work or window names it.
+        let code = unsafe { (self.domain.device.verbs().dereg_mr)(self.mr.as_ptr()) };
+        if code != 0 {
+            // The device may still reach the memory: it is never freed.
+            tracing::error!(code, "cannot deregister memory; it stays mapped");
+            std::mem::forget(Arc::clone(&self.memory.owner));
+        }
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("bytes", &self.memory.bytes).finish_non_exhaustive()
+    }
+}

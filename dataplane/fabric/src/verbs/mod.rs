@@ -1,0 +1,75 @@
+//! RDMA: devices, memory registrations, queue pairs, windows.
+//!
+//! | what | where |
+//! |---|---|
+//! | a device, its limits, its ports | [`device`] |
+//! | protection domains and registered memory | [`domain`] |
+//! | completion queue, queue pair, memory window: one owner type each | `queue` |
+//! | a port's thread: the only one that posts and polls | [`port`], `reactor`, `link_state` |
+//! | destroying what a device may still touch | `undertaker` |
+//! | a connection, as tasks use it | [`link`](mod@link) |
+//! | memory that a peer may reach, until its key is dead | [`armed`] |
+//! | what an adapter can really do | [`self_test`](mod@self_test) |
+//!
+//! Ownership: memory that a device may touch is owned by the work that names it, and the work
+//! by the port's thread, until a completion says that the device is done with it or the queue
+//! pair no longer exists. Tasks that wait for a work hold nothing that the device needs, so
+//! dropping one frees nothing too early.
+
+pub mod armed;
+pub mod device;
+pub mod domain;
+pub mod link;
+mod link_state;
+pub mod port;
+mod queue;
+mod reactor;
+pub mod self_test;
+mod undertaker;
+mod waker;
+mod work;
+
+use std::sync::Arc;
+
+use keyway_sys::NativeError;
+
+pub use armed::Armed;
+pub use device::{Device, GidKind, Quirks};
+pub use domain::{Access, Anchor, Domain, Registration};
+pub use link::{Batch, Landed, Link, LinkError, PendingLink, Posted};
+pub use port::{LinkShape, Port, PortInfo};
+pub use self_test::{SelfTest, self_test};
+
+/// Why an adapter cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The library, or a call into it, failed.
+    #[error(transparent)]
+    Native(#[from] NativeError),
+    /// There is no such device, or it may not be opened.
+    #[error("no RDMA device {0}")]
+    NoDevice(String),
+    /// The device has no such port, or the port has no address.
+    #[error("{device} has no usable port {port}: {why}")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// The port's number.
+        port: u8,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// The port's completion queue holds no more links.
+    #[error("the port has as many links as its completion queue holds")]
+    TooManyLinks,
+    /// The port's thread did not start.
+    #[error("the port's thread did not start")]
+    Thread(#[source] Arc<std::io::Error>),
+    /// The port was closed.
+    #[error("the port is closed")]
+    Closed,
+    /// The peer's address cannot be reached from this port.
+    #[error("the peer is on another kind of network")]
+    OtherNetwork,
+}

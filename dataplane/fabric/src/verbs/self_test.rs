@@ -1,0 +1,249 @@
+//! What an adapter can really do, found out by trying.
+//!
+//! A port is connected to itself. A window is bound, written through, invalidated, and then
+//! written through once more, which must fail; a second one is written beside, which must
+//! fail, too. Documentation and capability bits are believed about none of this.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use keyway_proto::key::Direction;
+use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
+
+use super::domain::Access;
+use super::{Armed, Batch, Device, Domain, Link, LinkError, LinkShape, Port, Registration};
+use super::{Quirks, VerbsError};
+use crate::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool, LendError, MemoryError};
+
+/// How long one step may take; the adapter itself gives up after 7 s.
+const STEP_MAX: Duration = Duration::from_secs(15);
+/// Bytes of the window; the buffer has as many behind it.
+const WINDOW_BYTES: usize = 4096;
+
+/// What an adapter's port was found to do with host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfTest {
+    /// The strongest keys that were proven; `None` when nothing was.
+    pub strength: Option<KeyStrength>,
+    /// Whether a window's own bounds hold inside the registration that it lies in. Where not,
+    /// each window needs a registration of its own.
+    pub exact: bool,
+    /// How the device differs from the specification.
+    pub quirks: Quirks,
+    /// What was tried, and how it ended.
+    pub steps: Vec<Step>,
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What.
+    pub what: &'static str,
+    /// Why it did not end as it must.
+    pub outcome: Result<(), String>,
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Lend(#[from] LendError),
+    #[error("the bytes did not arrive")]
+    NotWritten,
+    #[error("a dead key still opened the memory")]
+    Undead,
+    #[error("a write beside the window arrived")]
+    Beside,
+    #[error("the adapter did not answer in time")]
+    Late,
+}
+
+/// Tries what a port can do. Takes milliseconds on an adapter, up to seconds where refused
+/// requests are only noticed by their time-out.
+pub async fn self_test(port: &Port) -> SelfTest {
+    let device = port.device();
+    let mut steps = Vec::new();
+    let mut strength = None;
+    let mut exact = false;
+    if device.has_windows() {
+        let window = tried(&mut steps, "window, remote invalidation", window(port)).await;
+        exact = tried(&mut steps, "bounds of a window", bounds(port)).await;
+        strength = window.then_some(KeyStrength::Window);
+        if !window && tried(&mut steps, "window, local invalidation", local(port)).await {
+            strength = Some(KeyStrength::WindowLocal);
+        }
+    }
+    if tried(&mut steps, "registration", registration(port)).await {
+        strength = strength.or(Some(KeyStrength::Registration));
+    }
+    SelfTest { strength, exact, quirks: device.quirks(), steps }
+}
+
+impl fmt::Display for SelfTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.strength {
+            Some(strength) => write!(f, "{strength}")?,
+            None => f.write_str("none")?,
+        }
+        for step in &self.steps {
+            match &step.outcome {
+                Ok(()) => write!(f, "; {}: holds", step.what)?,
+                Err(why) => write!(f, "; {}: {why}", step.what)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn tried(
+    steps: &mut Vec<Step>,
+    what: &'static str,
+    attempt: impl Future<Output = Result<(), StepError>>,
+) -> bool {
+    let outcome = match tokio::time::timeout(STEP_MAX, attempt).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(StepError::Late),
+    };
+    let holds = outcome.is_ok();
+    steps.push(Step { what, outcome: outcome.map_err(|error| error.to_string()) });
+    holds
+}
+
+/// A window that the peer invalidates.
+async fn window(port: &Port) -> Result<(), StepError> {
+    let mut bench = Bench::new(port)?;
+    let mut armed = bench.arm().await?;
+    let window = armed.remote();
+    bench.write(window, 0, 0x5a, Some(window.key)).await?;
+    armed.invalidated().await?;
+    drop(armed);
+    bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
+    bench.refused(window, 0, StepError::Undead).await
+}
+
+/// A window that this end invalidates.
+async fn local(port: &Port) -> Result<(), StepError> {
+    let mut bench = Bench::new(port)?;
+    let mut armed = bench.arm().await?;
+    let window = armed.remote();
+    bench.write(window, 0, 0x5a, None).await?;
+    armed.revoke().await?;
+    drop(armed);
+    bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
+    bench.refused(window, 0, StepError::Undead).await
+}
+
+/// A write behind the window's end, inside its registration.
+async fn bounds(port: &Port) -> Result<(), StepError> {
+    let mut bench = Bench::new(port)?;
+    let mut armed = bench.arm().await?;
+    let beside = WINDOW_BYTES as u64;
+    let refused = bench.refused(armed.remote(), beside, StepError::Beside).await;
+    armed.fence().await;
+    refused
+}
+
+/// A registration made for one transfer.
+async fn registration(port: &Port) -> Result<(), StepError> {
+    let mut bench = Bench::new(port)?;
+    let slice = bench.buffer.slice_mut(..WINDOW_BYTES)?;
+    let anchor = slice.exact_anchor();
+    let domain = Arc::clone(bench.client.domain());
+    let lent = Armed::register(bench.client.clone(), &domain, slice, anchor, Direction::Write);
+    let mut armed = lent.map_err(|(error, _)| error)?;
+    let window = armed.remote();
+    bench.write(window, 0, 0x5a, None).await?;
+    armed.revoke().await?;
+    drop(armed);
+    bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
+    bench.refused(window, 0, StepError::Undead).await
+}
+
+/// A port connected to itself: a client with a buffer, a node with a lease pool.
+struct Bench {
+    client: Link,
+    node: Link,
+    buffer: HostBuffer,
+    memory: Arc<Registration>,
+    pool: LeasePool,
+    leases: Arc<Registration>,
+}
+
+impl Bench {
+    fn new(port: &Port) -> Result<Self, StepError> {
+        let (client_domain, node_domain) = (domain(port)?, domain(port)?);
+        let windows = u32::from(port.device().has_windows());
+        let client = port.link(&client_domain, LinkShape { sends: 8, windows })?;
+        let node = port.link(&node_domain, LinkShape { sends: 8, windows: 0 })?;
+        let (to_client, to_node) = (client.address(), node.address());
+        let client = client.connect(&to_node)?;
+        let node = node.connect(&to_client)?;
+        let mut buffer = HostBuffer::zeroed(2 * WINDOW_BYTES)?;
+        let anchor = buffer.slice_mut(..)?.anchor();
+        let access = if windows > 0 { Access::Windows } else { Access::Local };
+        let memory = client_domain.register(anchor, access)?;
+        let pool = LeasePool::new(0)?;
+        let leases = node_domain.register_pool(&pool)?;
+        Ok(Self { client, node, buffer, memory, pool, leases })
+    }
+
+    async fn arm(&mut self) -> Result<Armed<HostSliceMut>, StepError> {
+        let slice = self.buffer.slice_mut(..WINDOW_BYTES)?;
+        let (memory, address) = (Arc::clone(&self.memory), slice.address());
+        let armed = self.client.arm(slice, memory, address, WINDOW_BYTES as u32, Direction::Write);
+        armed.await.map_err(|(error, _)| error.into())
+    }
+
+    async fn write(
+        &self,
+        window: RemoteWindow,
+        offset: u64,
+        value: u8,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<(), LinkError> {
+        let mut lease = self.pool.lease(LeaseClass::Page).await;
+        lease.fill(value);
+        let bytes: Bytes = lease.into_bytes(0..WINDOW_BYTES);
+        let mut batch = Batch::default();
+        batch.write(&self.leases, bytes, window.address + offset, window.key);
+        if let Some(key) = invalidate {
+            batch.invalidate(key);
+        }
+        self.node.post(batch).await.map(drop)
+    }
+
+    /// A write that must fail, and change nothing.
+    async fn refused(
+        &mut self,
+        window: RemoteWindow,
+        offset: u64,
+        otherwise: StepError,
+    ) -> Result<(), StepError> {
+        let before = self.expect(0, 0x5a);
+        match self.write(window, offset, 0xa5, None).await {
+            Err(LinkError::Access) if self.expect(0, 0x5a) == before => Ok(()),
+            Err(LinkError::Access) | Ok(()) => Err(otherwise),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the bytes of a window's length from `from` on all have this value.
+    fn expect(&self, from: usize, value: u8) -> bool {
+        self.buffer.bytes().is_ok_and(|bytes| {
+            bytes[from..from + WINDOW_BYTES].iter().all(|byte| *byte == value)
+        })
+    }
+}
+
+fn domain(port: &Port) -> Result<Arc<Domain>, VerbsError> {
+    let device: &Arc<Device> = port.device();
+    Domain::new(device)
+}

@@ -1,0 +1,86 @@
+//! What is posted: requests with the memory they name, and who waits for them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use keyway_proto::{RemoteKey, RemoteWindow};
+use keyway_proto::key::Direction;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::Registration;
+use super::link::{Landed, LinkError};
+use crate::memory::Lease;
+
+/// Anything that must live until a queue pair is gone.
+pub(super) type Held = Box<dyn Any + Send>;
+
+/// Requests of one link, posted together.
+pub(super) struct Request {
+    pub(super) link: u32,
+    pub(super) verbs: Vec<Verb>,
+    pub(super) reply: Reply,
+    /// The requests' room in the send queue.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl Request {
+    /// The id of a link's receives: no sent work has it.
+    pub(super) fn receive_id(link: u32) -> u64 {
+        u64::from(link) << 32 | u64::from(u32::MAX)
+    }
+}
+
+/// One request, with the memory it names.
+pub(super) enum Verb {
+    Write { registration: Arc<Registration>, bytes: Bytes, address: u64, key: RemoteKey },
+    Read { registration: Arc<Registration>, lease: Option<Lease>, local: u64, remote: RemoteWindow },
+    Invalidate { key: RemoteKey },
+    Heartbeat,
+    Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
+    Binding { slot: usize },
+    Revoke { slot: usize },
+}
+
+/// Who waits for it.
+pub(super) enum Reply {
+    Batch(oneshot::Sender<Result<Landed, LinkError>>),
+    Bind(oneshot::Sender<Result<Bound, LinkError>>),
+    Revoke(oneshot::Sender<Result<(), LinkError>>),
+}
+
+impl Reply {
+    /// Tells that the key is dead already.
+    pub(super) fn revoked(self) {
+        if let Self::Revoke(reply) = self {
+            let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Tells of the link's end.
+    pub(super) fn fail(self, why: &LinkError) {
+        let why = why.clone();
+        // Nobody may be waiting any more.
+        match self {
+            Self::Batch(reply) => drop(reply.send(Err(why))),
+            Self::Bind(reply) => drop(reply.send(Err(why))),
+            Self::Revoke(reply) => drop(reply.send(Err(why))),
+        }
+    }
+}
+
+/// A window that the adapter has bound.
+pub(super) struct Bound {
+    pub(super) slot: usize,
+    pub(super) key: RemoteKey,
+    /// Resolves when a completion names the key.
+    pub(super) died: oneshot::Receiver<()>,
+}
+
+/// A posted request, and all that the device may touch on its behalf.
+pub(super) struct Work {
+    pub(super) id: u32,
+    pub(super) verbs: Vec<Verb>,
+    pub(super) reply: Reply,
+    pub(super) permit: OwnedSemaphorePermit,
+}
