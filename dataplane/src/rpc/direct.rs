@@ -139,10 +139,8 @@ fn direct_error(failure: &DirectFailure) -> DirectError {
         Some(Failure::Link(reason)) => DirectError::Link(reason.as_str().into()),
         Some(Failure::TimedOut(_)) => DirectError::TimedOut,
         Some(Failure::Cancelled(_)) => DirectError::Cancelled,
-        Some(Failure::Transfer(failure)) => transfer_error(failure.clone()).map_or_else(
-            || not_understood(Malformed("transfer failure")),
-            DirectError::Transfer,
-        ),
+        Some(Failure::Transfer(failure)) => transfer_error(failure.clone())
+            .map_or_else(|| not_understood(Malformed("transfer failure")), DirectError::Transfer),
         None => not_understood(Malformed("direct failure")),
     }
 }
@@ -277,10 +275,7 @@ mod tests {
     fn an_empty_answer_says_nothing_of_the_key() {
         let arrived = transferred(&TransferReply::default());
         assert_eq!(arrived.key, Relinquished::Unknown);
-        assert!(matches!(
-            arrived.moved,
-            Err(DirectError::Transfer(TransferError::Unreachable(_)))
-        ));
+        assert!(matches!(arrived.moved, Err(DirectError::Transfer(TransferError::Unreachable(_)))));
         let unknown = DirectFailure { failure: Some(Failure::Grant(99)) };
         let outcome = Some(Outcome::Failure(unknown));
         let key = keyway_rpc::schema::KeyFate::Quiet.into();

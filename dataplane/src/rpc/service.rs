@@ -120,10 +120,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         }))
     }
 
-    async fn rails(
-        &self,
-        request: Request<RailsRequest>,
-    ) -> Result<Response<RailsReply>, Status> {
+    async fn rails(&self, request: Request<RailsRequest>) -> Result<Response<RailsReply>, Status> {
         self.meant(request.into_inner().node)?;
         let rails = self.node.rails().await.map_err(|error| status(&error))?;
         // A rail whose strength this version has no word for is none to its callers.

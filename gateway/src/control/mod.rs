@@ -15,9 +15,7 @@ use futures::future::join_all;
 use http::{Method, StatusCode};
 use keyway_dataplane::{SessionError, TransferError};
 use keyway_proto::session::{ACCESS_KEY_BYTES_MAX, SESSION_WINDOWS_MAX};
-use keyway_proto::{
-    KeyStrength, Rail, SessionId, SessionOwner, SessionRequest, SessionSelector,
-};
+use keyway_proto::{KeyStrength, Rail, SessionId, SessionOwner, SessionRequest, SessionSelector};
 use serde::Serialize;
 
 use crate::node::Nodes;

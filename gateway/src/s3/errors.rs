@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use keyway_auth::grant::GrantError;
 use keyway_dataplane::{DirectError, SessionError, TransferError};
 use keyway_meta::{CatalogError, MetaError};
-use keyway_auth::grant::GrantError;
 use keyway_proto::InvalidName;
 use s3s::stream::aws_chunked_stream::AwsChunkedStreamError;
 use s3s::stream::upload_stream::UploadStreamError;
@@ -315,9 +315,7 @@ fn control(cause: &ControlError) -> S3Error {
         ControlError::OutOfBounds(_) => {
             S3Error::with_message(S3ErrorCode::InvalidArgument, cause.to_string())
         }
-        ControlError::NoSuchSession => {
-            custom("NoSuchSession", "You have no session of that id.")
-        }
+        ControlError::NoSuchSession => custom("NoSuchSession", "You have no session of that id."),
         ControlError::NodesUnreachable(_) => unreachable_node(),
         ControlError::Session(cause) => session(cause),
     }

@@ -68,7 +68,10 @@ impl Metrics {
         let transfers = read.clone();
         self.counters(&table::DIRECT_TRANSFERS, move |o| {
             for (path, key, count) in transfers().into_iter().flat_map(|stats| stats.transfers) {
-                o.observe(count, &[KeyValue::new(table::PATH, path), KeyValue::new(table::KEY, key)]);
+                o.observe(
+                    count,
+                    &[KeyValue::new(table::PATH, path), KeyValue::new(table::KEY, key)],
+                );
             }
         });
         self.counters(&table::DIRECT_DECLINED, move |o| {

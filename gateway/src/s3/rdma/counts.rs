@@ -31,12 +31,8 @@ impl Declined {
     }
 }
 
-const FATES: [Relinquished; 4] = [
-    Relinquished::Invalidated,
-    Relinquished::Quiet,
-    Relinquished::Fenced,
-    Relinquished::Unknown,
-];
+const FATES: [Relinquished; 4] =
+    [Relinquished::Invalidated, Relinquished::Quiet, Relinquished::Fenced, Relinquished::Unknown];
 const PATHS: [Option<TransferPath>; 3] =
     [None, Some(TransferPath::VerbsHost), Some(TransferPath::VerbsGpu)];
 
@@ -104,9 +100,6 @@ mod tests {
         assert!(stats.transfers.contains(&("verbs-gpu", "fenced", 1)));
         assert!(stats.transfers.contains(&("none", "quiet", 1)));
         assert_eq!(stats.transfers.iter().map(|(_, _, count)| count).sum::<u64>(), 2);
-        assert_eq!(
-            stats.declined,
-            [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1)]
-        );
+        assert_eq!(stats.declined, [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1)]);
     }
 }

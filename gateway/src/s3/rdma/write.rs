@@ -10,9 +10,9 @@ use s3s::S3ErrorCode;
 use super::counts::Declined;
 use super::token::{Token, token};
 use super::{ALWAYS, Lent, Moved, Offered, transfer};
+use crate::s3::Core;
 use crate::s3::errors::Failure;
 use crate::s3::store::{self, Stored};
-use crate::s3::Core;
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 /// What speaks of a body, where there is none.
