@@ -20,5 +20,5 @@ until ss -ltn "sport = $port" | grep -q LISTEN; do
   read -rt 0.05 <> <(:) || :
 done
 # perftest's MB are MiB.
-"ib_${operation}_bw" --ib-dev rxe0 "${options[@]}" 10.77.0.2 |
+"ib_${operation}_bw" --ib-dev rxe0 "${options[@]}" 10.77.0.2 2>/dev/null |
   awk '$1 ~ /^[0-9.]+$/ { mib = $1 } END { if (mib == "") exit 1; printf "%.1f\n", mib * 1.048576 }'

@@ -2,24 +2,27 @@
 # Runs a command on real verbs: boots Debian's kernel in QEMU (no KVM needed) over this host's
 # file system, with soft-RoCE devices, and ends with the command's exit status.
 #
-#   machine.sh [--rxe stock|fixed] [--timeout SECONDS] -- COMMAND [ARG ...]
+#   machine.sh [--rxe stock|fixed] [--timeout SECONDS] [--two-hosts] -- COMMAND [ARG ...]
 #   machine.sh [--rxe stock|fixed] --shell
 #
 # The guest sees the host's root read-only under a memory overlay; what it writes is gone, but
 # for $KEYWAY_VM_OUT, which is the host's folder target/rdma/run.*/out while it runs. A guest
 # that panics, hangs or never writes its exit status is a failure (70); the end of the console's
 # log says why. README.md beside this file tells what a command finds in there.
+#
+# With --two-hosts two guests, a and b, run the command at once, joined by a link.
 caller=$PWD
 source "$(dirname "$0")/../scripts/lib.sh"
 source integration-tests/rdma/kernel.sh
 
 PATH=$PATH:/usr/sbin:/sbin
 here=integration-tests/rdma
-rxe=stock timeout_s=300 shell=
+rxe=stock timeout_s=300 shell='' hosts=('')
 while [ $# -gt 0 ]; do
   case $1 in
     --rxe) rxe=$2; shift 2 ;;
     --timeout) timeout_s=$2; shift 2 ;;
+    --two-hosts) hosts=(a b); shift ;;
     --shell) shell=1 timeout_s=0; shift ;;
     --) shift; break ;;
     *) die "unknown option $1" ;;
@@ -27,6 +30,7 @@ while [ $# -gt 0 ]; do
 done
 case $rxe in stock | fixed) ;; *) die "--rxe is stock or fixed, not $rxe" ;; esac
 [ $# -gt 0 ] || [ -n "$shell" ] || die "no command"
+[ ${#hosts[@]} = 1 ] || [ -z "$shell" ] || die "a shell has one host"
 
 # The first user space: just enough to mount the host's root and switch to it. What the guest
 # is to find under /run/keyway-vm travels along.
@@ -49,7 +53,7 @@ build_initramfs() {
   done
   install -m 0755 "$here/init" "$tree/init"
   install -m 0755 "$here/setup.sh" "$tree/keyway-vm/setup"
-  for name in loss resources bandwidth; do
+  for name in loss resources bandwidth ping-pong; do
     install -m 0755 "$here/$name.sh" "$tree/keyway-vm/bin/$name"
   done
   [ "$rxe" = stock ] || cp "$fixed_rxe" "$tree/keyway-vm/rdma_rxe.ko"
@@ -85,37 +89,85 @@ prepare_kernel
 [ "$rxe" = stock ] || prepare_fixed_rxe
 exec 9>&-
 
+# Becomes one guest. Its status is QEMU's, which is 0 after a panic too.
+boot() {
+  local host=$1 link=() serial=file:console$1
+  [ -z "$shell" ] || serial=mon:stdio
+  if [ -n "$host" ]; then
+    local peer=a number=2
+    [ "$host" = b ] || peer=b number=1
+    link=(-netdev "dgram,id=link,local.type=unix,local.path=$host.sock,remote.type=unix,remote.path=$peer.sock"
+      -device "virtio-net-pci,netdev=link,mac=52:54:00:77:01:0$number,host_mtu=4500,romfile=")
+  fi
+  # The guest's /tmp: a disk, since a test's objects may be larger than the guest's memory.
+  truncate -s 16G "$work/disk$host"
+  mkfs.ext4 -q -F "$work/disk$host"
+  # Paths of sockets may not be long.
+  cd "$work"
+  exec timeout --foreground "$timeout_s" qemu-system-x86_64 \
+    -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
+    -cpu max -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
+    -kernel "$cache/vmlinux" -initrd initramfs.gz \
+    -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable KEYWAY_VM_HOST=$host" \
+    -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \
+    -device virtio-9p-pci,fsdev=root,mount_tag=root \
+    -fsdev local,id=out,path=out,security_model=none \
+    -device virtio-9p-pci,fsdev=out,mount_tag=out \
+    -fsdev local,id=modules,path="$cache/root/lib/modules/$release",readonly=on,security_model=none \
+    -device virtio-9p-pci,fsdev=modules,mount_tag=modules \
+    -drive "file=disk$host,format=raw,if=none,id=disk,cache=unsafe" \
+    -device virtio-blk-pci,drive=disk "${link[@]}" -serial "$serial"
+}
+
+# Prints what a guest's command wrote, and fails with its exit status.
+conclude() {
+  local host=$1 qemu=$2
+  [ -z "$host" ] || echo "== host $host"
+  [ ! -f "$work/out/stdout$host" ] || cat "$work/out/stdout$host"
+  if [ ! -s "$work/out/status$host" ]; then
+    if [ -f "$work/console$host" ]; then
+      tail -n 60 "$work/console$host" >&2
+      cp "$work/console$host" "$cache/console$host.log"
+    fi
+    case $qemu in
+      0) say "the guest ended by itself, without an exit status: a panic; see $cache/console$host.log" ;;
+      124) say "the guest did not end within $timeout_s s" ;;
+      *) say "QEMU failed with status $qemu" ;;
+    esac
+    return 70
+  fi
+  return "$(cat "$work/out/status$host")"
+}
+
 work=$(mktemp -d "$cache/run.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/out"
+guests=()
+# shellcheck disable=SC2317 # The trap calls it.
+finish() {
+  # Those of an interrupted run; the shell does not pass the signal on.
+  kill "${guests[@]}" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap finish EXIT
+mkdir -m 1777 "$work/out"
 build_initramfs
 write_command "$@" >"$work/out/command"
 chmod 0755 "$work/out/command"
-# The guest's /tmp: a disk, since a test's objects may be larger than the guest's memory.
-truncate -s 16G "$work/disk"
-mkfs.ext4 -q -F "$work/disk"
 
-if [ -n "$shell" ]; then serial=mon:stdio; else serial=file:$work/console; fi
 status=0
-timeout --foreground "$timeout_s" qemu-system-x86_64 \
-  -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
-  -cpu max -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
-  -kernel "$cache/vmlinux" -initrd "$work/initramfs.gz" \
-  -append 'console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable' \
-  -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \
-  -device virtio-9p-pci,fsdev=root,mount_tag=root \
-  -fsdev local,id=out,path="$work/out",security_model=none \
-  -device virtio-9p-pci,fsdev=out,mount_tag=out \
-  -fsdev local,id=modules,path="$cache/root/lib/modules/$release",readonly=on,security_model=none \
-  -device virtio-9p-pci,fsdev=modules,mount_tag=modules \
-  -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" \
-  -device virtio-blk-pci,drive=disk \
-  -serial "$serial" || status=$?
-
-[ ! -f "$work/out/stdout" ] || cat "$work/out/stdout"
-if [ ! -s "$work/out/status" ]; then
-  [ ! -f "$work/console" ] || tail -n 60 "$work/console" >&2
-  say "the guest ended without an exit status (QEMU: $status): panic, hang or time-out"
-  exit 70
+if [ ${#hosts[@]} = 1 ]; then
+  qemu=0
+  (boot '') || qemu=$?
+  conclude '' "$qemu" || status=$?
+else
+  for host in "${hosts[@]}"; do
+    (boot "$host") &
+    guests+=($!)
+  done
+  for at in "${!hosts[@]}"; do
+    qemu=0
+    wait "${guests[at]}" || qemu=$?
+    conclude "${hosts[at]}" "$qemu" || status=$?
+  done
+  guests=()
 fi
-exit "$(cat "$work/out/status")"
+exit "$status"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Inside the guest: two soft-RoCE devices, rxe0 and rxe1, at the ends of a veth pair that packets
-# really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa, 10.77.0.2 on kwb. And a disk
-# at /tmp.
+# Inside the guest: a disk at /tmp, and two soft-RoCE devices, rxe0 and rxe1, at the ends of a
+# veth pair that packets really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa,
+# 10.77.0.2 on kwb. A guest that is one of two has rxe0 on kwl, the link to the other:
+# 10.77.1.1 is host a, 10.77.1.2 host b.
 set -eu
 vm=/run/keyway-vm
 
@@ -25,32 +26,52 @@ mount /dev/vda /tmp
 rmdir /tmp/lost+found
 chmod 1777 /tmp
 
+pair() {
+  ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
+  ip addr add 10.77.0.1/24 dev kwa
+  ip addr add 10.77.0.2/24 dev kwb
+  ip link set kwa up
+  ip link set kwb up
+  for interface in all kwa kwb; do
+    echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
+    echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
+  done
+
+  # Both addresses are this host's own, so the table `local` would short-circuit them. Packets
+  # made here (iif lo) are sent to the other end first; arriving ones still find `local`.
+  ip rule add pref 10 iif lo to 10.77.0.2 lookup 100
+  ip rule add pref 11 iif lo to 10.77.0.1 lookup 101
+  ip rule add pref 100 lookup local
+  ip rule del pref 0
+  ip route add 10.77.0.2/32 dev kwa src 10.77.0.1 table 100
+  ip route add 10.77.0.1/32 dev kwb src 10.77.0.2 table 101
+
+  rdma link add rxe0 type rxe netdev kwa
+  rdma link add rxe1 type rxe netdev kwb
+  devices="rxe0 rxe1"
+}
+
+link() {
+  modprobe virtio_net
+  local nic
+  nic=$(basename /sys/bus/virtio/drivers/virtio_net/virtio*/net/*)
+  ip link set "$nic" name kwl mtu 4500
+  ip addr add "10.77.1.$1/24" dev kwl
+  ip link set kwl up
+  rdma link add rxe0 type rxe netdev kwl
+  devices=rxe0
+}
+
 ip link set lo up
-ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
-ip addr add 10.77.0.1/24 dev kwa
-ip addr add 10.77.0.2/24 dev kwb
-ip link set kwa up
-ip link set kwb up
-for interface in all kwa kwb; do
-  echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
-  echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
-done
-
-# Both addresses are this host's own, so the table `local` would short-circuit them. Packets
-# made here (iif lo) are sent to the other end first; arriving ones still find `local`.
-ip rule add pref 10 iif lo to 10.77.0.2 lookup 100
-ip rule add pref 11 iif lo to 10.77.0.1 lookup 101
-ip rule add pref 100 lookup local
-ip rule del pref 0
-ip route add 10.77.0.2/32 dev kwa src 10.77.0.1 table 100
-ip route add 10.77.0.1/32 dev kwb src 10.77.0.2 table 101
-
-rdma link add rxe0 type rxe netdev kwa
-rdma link add rxe1 type rxe netdev kwb
+case ${KEYWAY_VM_HOST:-} in
+  '') pair ;;
+  a) link 1 ;;
+  b) link 2 ;;
+esac
 
 # The IPv4-mapped GID appears a moment after the device.
 mapped='0000:0000:0000:0000:0000:ffff:0a4d'
-for device in rxe0 rxe1; do
+for device in $devices; do
   for _ in $(seq 100); do
     case $(cat "/sys/class/infiniband/$device/ports/1/gids/1" 2>/dev/null) in
       "$mapped"*) continue 2 ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that need an RDMA adapter in the soft-RoCE machine, once on Debian's rxe module
-# and once on the one with rxe-window.patch; the last lines say how many passed, for each.
+# and once on the one with rxe-window.patch; the last lines say how many passed, for each. Then it
+# boots two of these machines and sends from one to the other.
 #
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
@@ -22,7 +23,7 @@ seconds=${RDMA_SECONDS:-240}
 
 if why=$("$here/tools.sh"); then :; else
   echo "skipped: soft-RoCE machine: $why"
-  for module in "${modules[@]}"; do record_suite "rdma-$module" 0 0 1; done
+  for suite in "${modules[@]}" two-hosts; do record_suite "rdma-$suite" 0 0 1; done
   exit 0
 fi
 
@@ -65,7 +66,7 @@ if [ ${#names[@]} -gt 0 ]; then
   done < <(executables <target/rdma/build.json)
 fi
 
-status=0
+status=0 results=()
 for module in "${modules[@]}"; do
   log=target/rdma/test-$module.log
   say "booting the soft-RoCE machine with the $module module; the log is $log"
@@ -82,5 +83,16 @@ for module in "${modules[@]}"; do
   record_suite "rdma-$module" "$passed" "$failed" "$skipped"
   results+=("rdma on $module rxe: $passed passed, $failed failed, $skipped skipped")
 done
+
+if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 60 --two-hosts -- ping-pong \
+  >target/rdma/test-two-hosts.log 2>&1; then
+  record_suite rdma-two-hosts 1 0 0
+  results+=("rdma between two hosts: 1 passed, 0 failed, 0 skipped")
+else
+  status=1
+  cat target/rdma/test-two-hosts.log
+  record_suite rdma-two-hosts 0 1 0
+  results+=("rdma between two hosts: 0 passed, 1 failed, 0 skipped")
+fi
 printf '%s\n' "${results[@]}"
 exit "$status"
