@@ -40,6 +40,9 @@ unprivileged() {
   setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
 }
 
+# What a test left running must not disturb the next, and should not be.
+none_left() { ! pkill -KILL -u "$user"; }
+
 # What the kernel said since the last call, and whether a bug of its is in there.
 kernel_is_content() {
   local said
@@ -67,8 +70,7 @@ for executable in "$tests"/deps/*; do
     echo "machine: $name: exit status $?"
     broken=1
   }
-  # Whatever a test left running must not disturb the next.
-  pkill -KILL -u "$user"
+  check "$name: no process is left" none_left
   loss off
   check "$name: the kernel holds nothing more" resources idle
   check "$name: the kernel does not complain" kernel_is_content
