@@ -11,17 +11,28 @@ use super::ServeError;
 use super::data_dir::DataDir;
 use crate::config::{Engine, Maintenance, Meta, Node};
 use crate::maintenance::MaintenanceConfig;
+use crate::telemetry::Metrics;
 
 /// Capacity of a memory store when none is configured.
 const MEMORY_STORE_BYTES: u64 = GIB;
 
-pub(super) async fn catalog(config: &Meta, data: &DataDir) -> Result<Arc<Catalog>, ServeError> {
+/// Opens the metadata and has the metrics tell of it for as long as it is there.
+pub(super) async fn catalog(
+    config: &Meta,
+    data: &DataDir,
+    metrics: &Metrics,
+) -> Result<Arc<Catalog>, ServeError> {
     let path = data.meta()?;
     let meta = MetaConfig { cache_bytes: config.cache_bytes, reserve_bytes: config.reserve_bytes };
+    let groups = metrics.group_commits();
     // Recovery reads and writes: not on a thread that serves.
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&path, &meta)).await;
+    let open = move || EmbeddedStore::open_observed(&path, &meta, groups);
+    let opened = tokio::task::spawn_blocking(open).await;
     let store = opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Meta)?;
-    Ok(Arc::new(Catalog::new(Arc::new(store))))
+    let store = Arc::new(store);
+    let told = Arc::downgrade(&store);
+    metrics.observe_meta(move || Some(told.upgrade()?.stats()));
+    Ok(Arc::new(Catalog::new(store)))
 }
 
 pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>, ServeError> {

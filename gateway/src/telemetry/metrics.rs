@@ -1,7 +1,7 @@
 //! The instruments, and how a request is recorded.
 //!
 //! What changes with every request is counted in atomics and observed when somebody reads;
-//! only the three histograms are recorded as they happen.
+//! only its three histograms are recorded as they happen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -181,7 +181,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
+pub(super) fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
     meter
         .f64_histogram(metric.name)
         .with_unit(metric.unit)
@@ -190,7 +190,7 @@ fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
         .build()
 }
 
-fn histogram_u64(meter: &Meter, metric: &'static Definition) -> Histogram<u64> {
+pub(super) fn histogram_u64(meter: &Meter, metric: &'static Definition) -> Histogram<u64> {
     meter
         .u64_histogram(metric.name)
         .with_unit(metric.unit)
@@ -275,6 +275,7 @@ pub(super) fn saturating(value: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use keyway_dataplane::NodeStats;
+    use keyway_meta::{GroupCommit, MetaStats};
 
     use super::*;
     use crate::maintenance::MaintenanceStats;
@@ -338,10 +339,20 @@ mod tests {
         metrics.set_nodes(vec![(NodeId(1), Some(status))]);
         metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
+        metrics.observe_meta(|| Some(MetaStats { conflicts: 3, ..MetaStats::default() }));
+        metrics.group_commits()(GroupCommit { batches: 5, duration: Duration::from_millis(1) });
         let shown = text(&metrics);
         for metric in table::ALL {
             let name = metric.name.replace('.', "_");
             assert!(shown.contains(&format!("# TYPE {name}")), "{name} is not in\n{shown}");
         }
+        let value = |start: &str, attribute: &str| {
+            let line = |line: &&str| line.starts_with(start) && line.contains(attribute);
+            shown.lines().find(line).and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
+        };
+        let conflicts = value("keyway_meta_commits_total{", "keyway_outcome=\"conflict\"");
+        assert_eq!(conflicts.as_deref(), Some("3"), "{shown}");
+        let batches = value("keyway_meta_group_size_sum{", "");
+        assert_eq!(batches.as_deref(), Some("5"), "{shown}");
     }
 }

@@ -64,6 +64,11 @@ async fn serve_stores_and_returns_objects_and_frees_its_directory() {
     for name in ["keyway_pool_capacity_bytes", "keyway_maintenance_swept_total"] {
         assert!(metrics.text().contains(name), "{}", metrics.text());
     }
+    for name in ["keyway_meta_reads_total{", "keyway_meta_group_size_count{"] {
+        let value =
+            metrics.text().lines().find_map(|line| line.strip_prefix(name)?.rsplit(' ').next());
+        assert!(value.is_some_and(|value| value != "0"), "{name}: {}", metrics.text());
+    }
     let second = serve(config(dir.path())).await;
     assert!(matches!(second.map(|_| ()), Err(ServeError::DataDir(_))));
     assert!(running.stop().await);
