@@ -211,9 +211,12 @@ section! {
         /// Which requests the access log tells (target `keyway::access`): `"off"`, `"errors"`
         /// (status 500 and up), or `"all"`.
         pub access_log: AccessLog = AccessLog::Errors,
-        /// OTLP endpoint (gRPC) for traces, metrics and logs. Also
+        /// OTLP endpoint (gRPC, `http://` or `https://`) for traces, metrics and logs. Also
         /// `OTEL_EXPORTER_OTLP_ENDPOINT`. Unset: none are exported.
         pub otlp_endpoint: Option<String> = None,
+        /// Authorities (PEM) that an `https` endpoint's certificate may come from. Also
+        /// `OTEL_EXPORTER_OTLP_CERTIFICATE`. Unset: the system's.
+        pub otlp_authority_file: Option<PathBuf> = None,
         /// Share of requests traced when the client does not decide it by `traceparent`.
         pub trace_ratio: f64 = 0.01,
         /// How often metrics are exported by OTLP.

@@ -15,6 +15,7 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use parking_lot::RwLock;
 use prometheus::{Encoder, TextEncoder};
 
+use super::export::Collector;
 use super::process;
 use super::table::{self, Definition};
 use super::{TelemetryError, resource};
@@ -69,8 +70,8 @@ impl Metrics {
             .map_err(TelemetryError::Prometheus)?;
         let mut builder =
             SdkMeterProvider::builder().with_resource(resource()).with_reader(prometheus);
-        if let Some(endpoint) = &config.otlp_endpoint {
-            let exporter = super::export::metrics(endpoint)?;
+        if let Some(collector) = Collector::of(config)? {
+            let exporter = collector.metrics()?;
             let interval = Duration::from_millis(config.metrics_interval_ms);
             let reader = PeriodicReader::builder(exporter).with_interval(interval).build();
             builder = builder.with_reader(reader);
