@@ -72,8 +72,8 @@ impl Metrics {
         count(&table::META_SCANS, |stats| stats.scans);
         count(&table::META_SCANNED, |stats| stats.scanned_entries);
         let commits = &table::META_COMMITS;
-        let builder = self.meter().u64_observable_counter(commits.name);
-        builder
+        self.meter()
+            .u64_observable_counter(commits.name)
             .with_unit(commits.unit)
             .with_description(commits.description)
             .with_callback(move |o| {

@@ -97,7 +97,7 @@ impl TraceService for Sink {
             received.spans.extend(spans);
             received.signals.insert("traces");
         });
-        Ok(Response::default())
+        Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
@@ -107,8 +107,10 @@ impl MetricsService for Sink {
         &self,
         _: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        self.0.send_modify(|received| drop(received.signals.insert("metrics")));
-        Ok(Response::default())
+        self.0.send_modify(|received| {
+            received.signals.insert("metrics");
+        });
+        Ok(Response::new(ExportMetricsServiceResponse::default()))
     }
 }
 
@@ -118,7 +120,9 @@ impl LogsService for Sink {
         &self,
         _: Request<ExportLogsServiceRequest>,
     ) -> Result<Response<ExportLogsServiceResponse>, Status> {
-        self.0.send_modify(|received| drop(received.signals.insert("logs")));
-        Ok(Response::default())
+        self.0.send_modify(|received| {
+            received.signals.insert("logs");
+        });
+        Ok(Response::new(ExportLogsServiceResponse::default()))
     }
 }
