@@ -105,7 +105,7 @@ async fn bad_questions() {
     server.get(&path).send().await.refused(400, "InvalidArgument");
 }
 
-/// Goal: what a listing would have to repeat and XML has no form for is refused, and is no
+/// Goal: what an answer would have to repeat and XML has no form for is refused, and is no
 /// failure of the server's own; encoded, it has a form.
 #[tokio::test]
 async fn control_characters() {
@@ -119,6 +119,11 @@ async fn control_characters() {
         "/bucket?uploads&key-marker=%04",
         "/bucket?uploads&prefix=%05",
         "/?prefix=%06",
+        "/bucket?list-type=2&max-keys=2%00",
+        "/bucket?max-keys=%1f",
+        "/bucket?uploads&upload-id-marker=%0b",
+        "/bucket/a?partNumber=%07",
+        "/bucket?%00",
     ] {
         let refused = server.get(path).send().await.expect(400);
         assert_eq!(refused.tag("Code"), "InvalidArgument", "{path}");
@@ -130,6 +135,9 @@ async fn control_characters() {
         let nothing = server.get(&path).send().await.expect(200);
         assert_eq!(nothing.tag("Prefix"), "%00");
     }
+    // Twice encoded, it is none.
+    let text = server.get("/bucket?list-type=2&prefix=%2500").send().await.expect(200);
+    assert_eq!(text.tag("Prefix"), "%00");
     let tab = server.get("/bucket?list-type=2&prefix=a%09").send().await.expect(200);
     assert_eq!(tab.tag("KeyCount"), "0");
 }
