@@ -316,8 +316,8 @@ mod tests {
         assert!(shown.contains("process_cpu_time_seconds_total"));
     }
 
-    #[test]
-    fn every_metric_of_the_table_exists_under_its_name() {
+    /// A server's metrics, with something in each.
+    fn filled() -> Metrics {
         let metrics = Metrics::new(&Telemetry::default()).unwrap();
         metrics.request_ends(&Completed {
             method: &Method::GET,
@@ -342,7 +342,12 @@ mod tests {
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
         metrics.observe_meta(|| Some(MetaStats { conflicts: 3, ..MetaStats::default() }));
         metrics.group_commits()(GroupCommit { batches: 5, duration: Duration::from_millis(1) });
-        let shown = text(&metrics);
+        metrics
+    }
+
+    #[test]
+    fn every_metric_of_the_table_exists_under_its_name() {
+        let shown = text(&filled());
         for metric in table::ALL {
             let name = metric.name.replace('.', "_");
             assert!(shown.contains(&format!("# TYPE {name}")), "{name} is not in\n{shown}");
@@ -355,5 +360,31 @@ mod tests {
         assert_eq!(conflicts.as_deref(), Some("3"), "{shown}");
         let batches = value("keyway_meta_group_size_sum{", "");
         assert_eq!(batches.as_deref(), Some("5"), "{shown}");
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana/keyway.json");
+        let dashboard: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let shown = text(&filled());
+        let exists = |name: &str| shown.contains(&format!("# TYPE {name} "));
+        let mut asked = 0;
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let question = target["expr"].as_str().unwrap();
+                // A metric's name stands before its braces; a histogram has three series.
+                for (brace, _) in question.match_indices('{') {
+                    let mut words =
+                        question[..brace].rsplit(|c: char| c != '_' && !c.is_alphanumeric());
+                    let name = words.next().unwrap();
+                    let series = ["_bucket", "_sum", "_count"];
+                    let whole = series.iter().find_map(|end| name.strip_suffix(end));
+                    assert!(exists(name) || whole.is_some_and(exists), "{name} in {question}");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(asked > 30, "only {asked} metrics found in the dashboard");
     }
 }
