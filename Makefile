@@ -4,7 +4,7 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma shell-rdma check bench fuzz doc crash build rust clients
+.PHONY: help run test test-rdma shell-rdma check bench fuzz doc crash deploy build rust clients
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ doc: rust ## Build the API documentation
 crash: rust ## Kill and restart the server CYCLES times (2000) under load
 	@cargo build --ignore-rust-version --workspace --bins --tests
 	@KEYWAY_CRASH_CYCLES=$(CYCLES) cargo test --ignore-rust-version --workspace --test crash -- --nocapture
+
+deploy: rust ## Try what is in deploy/: the image, the compose file, the chart
+	@$(SCRIPTS)/deploy.sh
 
 build: rust
 	@cargo build --ignore-rust-version --workspace --bins --tests
