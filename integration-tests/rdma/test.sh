@@ -71,7 +71,7 @@ for module in "${modules[@]}"; do
   log=target/rdma/test-$module.log
   say "booting the soft-RoCE machine with the $module module; the log is $log"
   failing=0
-  "$here/machine.sh" --rxe "$module" --timeout $((seconds + 45)) -- \
+  "$here/machine.sh" --rxe "$module" --timeout $((seconds + 60)) -- \
     "$PWD/$here/guest-tests.sh" "$PWD/$staged" "$seconds" "$@" 2>&1 | tee "$log" || failing=1
   tally "$log"
   read -r own_passed own_failed < <(awk '
@@ -84,7 +84,7 @@ for module in "${modules[@]}"; do
   results+=("rdma on $module rxe: $passed passed, $failed failed, $skipped skipped")
 done
 
-if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 60 --two-hosts -- ping-pong \
+if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 120 --two-hosts -- ping-pong \
   >target/rdma/test-two-hosts.log 2>&1; then
   record_suite rdma-two-hosts 1 0 0
   results+=("rdma between two hosts: 1 passed, 0 failed, 0 skipped")
