@@ -8,6 +8,8 @@
 
 cache=${KEYWAY_VM_CACHE:-$PWD/target/rdma}
 mkdir -p "$cache"
+# What runs that were killed have left.
+find "$cache" -mindepth 1 -maxdepth 1 -name '*.??????' -type d -mmin +180 -exec rm -rf {} +
 
 # Downloads packages, `name` or `name=version`, and unpacks them into a folder.
 unpack_packages() {
@@ -92,7 +94,7 @@ prepare_fixed_rxe() {
   tar -C "$tree" -xf "$tree/usr/src/linux-source-$series.tar.xz" "$built"
   built=$tree/$built
   if ! {
-    patch -d "$built" -p1 <"$patch" &&
+    patch -d "$built" -p1 --fuzz=0 <"$patch" &&
       make -j "$(nproc)" -C "$tree/usr/src/linux-headers-$release" M="$built" CC=cc modules &&
       strip --strip-debug "$built/rdma_rxe.ko"
   } >"$cache/rxe.log" 2>&1; then

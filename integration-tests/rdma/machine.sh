@@ -67,6 +67,10 @@ write_command() {
   echo '#!/bin/bash'
   printf 'cd %q\n' "$caller"
   printf 'export PATH=%q\n' "/run/keyway-vm/bin:$PATH"
+  # What steers tests here steers them there: seeds, cycles, threads, log levels.
+  local name
+  while read -r name; do printf 'export %s=%q\n' "$name" "${!name}"; done < <(
+    compgen -e | grep -E '^(KEYWAY|RUST)_' | grep -vE '^(KEYWAY_VM_|KEYWAY_BINARY|RUSTUP)')
   printf 'export %q\n' KEYWAY_VM_OUT=/run/keyway-vm/out "KEYWAY_RXE=$rxe" HOME=/tmp LANG=C.UTF-8 \
     "TERM=${TERM:-dumb}"
   if [ -n "$shell" ]; then

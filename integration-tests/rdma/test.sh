@@ -6,7 +6,7 @@
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
 # Targets are integration tests, `rdma_*` where none is named. RDMA_SECONDS (240) is the time that
-# all of them have on one module.
+# all of them have on one module, RDMA_PROFILE (dev) the profile of cargo's that they are built in.
 source "$(dirname "$0")/../scripts/lib.sh"
 
 here=integration-tests/rdma
@@ -18,7 +18,8 @@ while [ $# -gt 0 ]; do
     *) globs+=("$1"); shift ;;
   esac
 done
-[ ${#globs[@]} -gt 0 ] || globs=('rdma_*')
+named=${#globs[@]}
+[ "$named" -gt 0 ] || globs=('rdma_*')
 seconds=${RDMA_SECONDS:-240}
 
 if why=$("$here/tools.sh"); then :; else
@@ -53,10 +54,12 @@ for line in sys.stdin:
 staged=target/rdma/tests
 rm -rf "$staged"
 mkdir -p "$staged/deps"
-mapfile -t names < <(targets "${globs[@]}")
+found=$(targets "${globs[@]}")
+mapfile -t names < <(printf '%s' "${found:+$found$'\n'}")
+[ "$named" = 0 ] || [ ${#names[@]} -gt 0 ] || die "no test is named ${globs[*]}"
 if [ ${#names[@]} -gt 0 ]; then
-  cargo build --ignore-rust-version --workspace --message-format=json --bins \
-    "${names[@]/#/--test=}" >target/rdma/build.json || {
+  cargo build --ignore-rust-version --workspace --profile "${RDMA_PROFILE:-dev}" \
+    --message-format=json --bins "${names[@]/#/--test=}" >target/rdma/build.json || {
     for module in "${modules[@]}"; do record_suite "rdma-$module" 0 1 0; done
     die "the tests do not build"
   }
@@ -64,6 +67,7 @@ if [ ${#names[@]} -gt 0 ]; then
     # Unit tests of the programs are no tests of adapters.
     case " ${names[*]/#/deps/} keyway " in *" $name "*) strip --strip-debug -o "$staged/$name" "$path" ;; esac
   done < <(executables <target/rdma/build.json)
+  for name in "${names[@]}"; do [ -x "$staged/deps/$name" ] || die "cargo built no test $name"; done
 fi
 
 status=0 results=()
@@ -71,7 +75,7 @@ for module in "${modules[@]}"; do
   log=target/rdma/test-$module.log
   say "booting the soft-RoCE machine with the $module module; the log is $log"
   failing=0
-  "$here/machine.sh" --rxe "$module" --timeout $((seconds + 45)) -- \
+  "$here/machine.sh" --rxe "$module" --timeout $((seconds + 60)) -- \
     "$PWD/$here/guest-tests.sh" "$PWD/$staged" "$seconds" "$@" 2>&1 | tee "$log" || failing=1
   tally "$log"
   read -r own_passed own_failed < <(awk '
@@ -84,7 +88,7 @@ for module in "${modules[@]}"; do
   results+=("rdma on $module rxe: $passed passed, $failed failed, $skipped skipped")
 done
 
-if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 60 --two-hosts -- ping-pong \
+if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 120 --two-hosts -- ping-pong \
   >target/rdma/test-two-hosts.log 2>&1; then
   record_suite rdma-two-hosts 1 0 0
   results+=("rdma between two hosts: 1 passed, 0 failed, 0 skipped")

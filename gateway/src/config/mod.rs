@@ -132,6 +132,8 @@ section! {
         pub id: u32 = 1,
         /// Transfers under way at once.
         pub max_transfers: NonZeroUsize = non_zero_usize(256),
+        /// Of these, the most of one tenant.
+        pub max_transfers_per_tenant: NonZeroUsize = non_zero_usize(192),
         /// Transfers waiting for their turn. One more is answered with 503.
         pub max_waiting_transfers: usize = 4096,
         /// The blob store.

@@ -39,6 +39,7 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
     let (id, store) = (NodeId(config.id), &config.store);
     let engine = EngineConfig {
         transfers_max: config.max_transfers.get(),
+        transfers_per_tenant_max: config.max_transfers_per_tenant.get(),
         transfers_waiting_max: config.max_waiting_transfers,
     };
     let rdma = rdma(&config.rdma);
