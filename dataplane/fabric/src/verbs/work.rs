@@ -33,13 +33,35 @@ impl Request {
 
 /// One request, with the memory it names.
 pub(super) enum Verb {
-    Write { registration: Arc<Registration>, bytes: Bytes, address: u64, key: RemoteKey },
-    Read { registration: Arc<Registration>, lease: Lease, length: u32, address: u64, key: RemoteKey },
-    Invalidate { key: RemoteKey },
+    Write {
+        registration: Arc<Registration>,
+        bytes: Bytes,
+        address: u64,
+        key: RemoteKey,
+    },
+    Read {
+        registration: Arc<Registration>,
+        lease: Lease,
+        length: u32,
+        address: u64,
+        key: RemoteKey,
+    },
+    Invalidate {
+        key: RemoteKey,
+    },
     Heartbeat,
-    Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
-    Binding { slot: usize },
-    Revoke { slot: usize },
+    Bind {
+        registration: Arc<Registration>,
+        address: u64,
+        length: u32,
+        direction: Direction,
+    },
+    Binding {
+        slot: usize,
+    },
+    Revoke {
+        slot: usize,
+    },
 }
 
 /// Who waits for it.
