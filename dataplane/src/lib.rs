@@ -1,11 +1,13 @@
 //! The storage node: it takes plans, moves bytes, and answers with receipts.
 //!
 //! [`node`] is the seam to the gateway. Behind it the [`engine`] executes plans over a blob
-//! [`store`], whose buffers come from `keyway_fabric`. [`rpc`] serves it over the network.
+//! [`store`], whose buffers come from `keyway_fabric`; [`direct`] moves the same bytes between
+//! the store and clients' own memory. [`rpc`] serves it all over the network.
 //!
 //! What may not enter: tenants' names, policies, S3. The node never decides who may do
 //! what; it executes what the gateway planned.
 
+pub mod direct;
 pub mod engine;
 pub mod node;
 pub mod rpc;
@@ -13,6 +15,7 @@ pub mod store;
 
 pub use keyway_sys::{Probe, probe};
 
+pub use direct::{DirectStats, RdmaConfig, RdmaUnavailable};
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{
     Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,

@@ -56,9 +56,7 @@ impl fmt::Display for TransferPath {
 }
 
 /// How tightly a transfer's key bound the client's memory; the weakest first.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum KeyStrength {

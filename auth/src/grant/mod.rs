@@ -37,6 +37,13 @@ pub struct Grant<'a> {
     pub plan: &'a [u8],
 }
 
+/// 128 bits from the system's random source, for one grant.
+pub fn nonce() -> [u8; 16] {
+    let random = crate::key_file::random_bytes();
+    let (nonce, _) = random.split_first_chunk().expect("a key is longer than a nonce");
+    *nonce
+}
+
 /// Why a grant was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -111,7 +111,7 @@ impl Pair {
     async fn read(&self, window: RemoteWindow, length: u32) -> Result<Vec<u8>, LinkError> {
         let lease = self.pool.lease(LeaseClass::fitting(length as usize).unwrap()).await;
         let mut batch = Batch::default();
-        batch.read(&self.leases, lease, length, window.address, window.key);
+        batch.read(&self.leases, lease, &[RemoteWindow { length, ..window }]);
         let landed = self.node.post(batch).await?;
         Ok(landed.leases[0][..length as usize].to_vec())
     }

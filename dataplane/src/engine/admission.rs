@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::node::TransferError;
 
-pub(super) struct Admission {
+pub(crate) struct Admission {
     turns: Arc<Semaphore>,
     transfers_max: usize,
     waiting: AtomicUsize,
@@ -20,7 +20,7 @@ pub(super) struct Admission {
 }
 
 /// A transfer's right to run, given back on drop.
-pub(super) struct Turn {
+pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -32,7 +32,7 @@ impl Admission {
     }
 
     /// Waits for a turn. Dropping the future gives up the place.
-    pub(super) async fn admit(&self, _tenant: TenantId) -> Result<Turn, TransferError> {
+    pub(crate) async fn admit(&self, _tenant: TenantId) -> Result<Turn, TransferError> {
         if let Ok(permit) = Arc::clone(&self.turns).try_acquire_owned() {
             return Ok(Turn { _permit: permit });
         }

@@ -37,7 +37,7 @@ const SCARCE_PIECE_BYTES: u64 = LeaseClass::Medium.bytes() as u64;
 
 const _: () = assert!(SCARCE_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
 
-pub(super) async fn start(
+pub(crate) async fn start(
     plan: &GetPlan,
     store: &dyn BlobStore,
     pool: &LeasePool,

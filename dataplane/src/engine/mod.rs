@@ -2,17 +2,28 @@
 //!
 //! [`get`] and [`put`] hold the two data paths, [`admission`] says who may start, and
 //! [`digest`] computes what receipts carry. Everything here runs on tokio and does no I/O
-//! of its own: devices belong to the store.
+//! of its own: devices belong to the store. Transfers into clients' own memory are
+//! [`direct`](crate::direct)'s.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use keyway_fabric::memory::{LeasePool, PoolStats};
-use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt};
+use keyway_proto::key::Relinquished;
+use keyway_proto::{
+    ChunkId, DirectWork, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner,
+    SessionRequest, SessionSelector,
+};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
-use crate::node::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
+use crate::direct::{Direct, DirectStats, Needs, execute};
+use crate::node::{
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
+    TransferError, Transferred,
+};
 use crate::store::{BlobStore, StoreUsage};
 
 mod admission;
@@ -23,8 +34,10 @@ mod put;
 #[cfg(test)]
 mod tests;
 
-use admission::Admission;
+pub(crate) use admission::{Admission, Turn};
+pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
+pub(crate) use put::{piece_class, publish};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,8 +60,9 @@ pub struct LocalNode {
     id: NodeId,
     store: Arc<dyn BlobStore>,
     pool: LeasePool,
-    admission: Admission,
+    admission: Arc<Admission>,
     counters: Arc<Counters>,
+    direct: Arc<Direct>,
 }
 
 impl LocalNode {
@@ -59,8 +73,19 @@ impl LocalNode {
         pool: LeasePool,
         config: &EngineConfig,
     ) -> Arc<Self> {
+        Self::with(id, store, pool, config, Direct::without_rails(id))
+    }
+
+    fn with(
+        id: NodeId,
+        store: Arc<dyn BlobStore>,
+        pool: LeasePool,
+        config: &EngineConfig,
+        direct: Direct,
+    ) -> Arc<Self> {
         let admission = Admission::new(config.transfers_max, config.transfers_waiting_max);
-        Arc::new(Self { id, store, pool, admission, counters: Arc::default() })
+        let (admission, direct) = (Arc::new(admission), Arc::new(direct));
+        Arc::new(Self { id, store, pool, admission, counters: Arc::default(), direct })
     }
 
     /// What the node did since it was opened, and how full it is.
@@ -75,6 +100,7 @@ impl LocalNode {
             waiting: self.admission.waiting() as u64,
             store: self.store.usage(),
             pool: self.pool.stats(),
+            direct: self.direct.stats(),
         }
     }
 
@@ -136,6 +162,52 @@ impl StorageNode for LocalNode {
             transfers: self.admission.transfers() as u64,
         })
     }
+
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError> {
+        Ok(self.direct.rails())
+    }
+
+    async fn open_session(
+        &self,
+        owner: SessionOwner,
+        request: SessionRequest,
+    ) -> Result<SessionOffer, SessionError> {
+        self.direct.open_session(owner, request, &self.pool).await
+    }
+
+    async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        Ok(self.direct.close_sessions(&selector).await)
+    }
+
+    async fn transfer(&self, grant: Bytes) -> Transferred {
+        let accepted = match self.direct.accept(&grant) {
+            Ok(accepted) => accepted,
+            Err(error) => return Transferred::refused(error),
+        };
+        let counter = match accepted.plan.work {
+            DirectWork::Get(..) => &self.counters.gets,
+            DirectWork::Put(..) => &self.counters.puts,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let needs = Needs {
+            store: Arc::clone(&self.store),
+            pool: self.pool.clone(),
+            admission: Arc::clone(&self.admission),
+            counters: Arc::clone(&self.counters),
+            direct: Arc::clone(&self.direct),
+        };
+        // A task of its own ends the key when this future is dropped.
+        let (_alive, abandoned) = oneshot::channel();
+        match tokio::spawn(execute(needs, accepted, abandoned)).await {
+            Ok(transferred) => transferred,
+            // The task panicked or the runtime stops: nobody knows.
+            Err(_) => Transferred { moved: Err(DirectError::Cancelled), key: Relinquished::Unknown },
+        }
+    }
+
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
+        Ok(self.direct.sealing_key())
+    }
 }
 
 /// A snapshot of a node's counters, for metrics.
@@ -159,19 +231,21 @@ pub struct NodeStats {
     pub store: StoreUsage,
     /// The buffers.
     pub pool: PoolStats,
+    /// Direct transfers.
+    pub direct: DirectStats,
 }
 
 #[derive(Default)]
-struct Counters {
+pub(crate) struct Counters {
     gets: AtomicU64,
     puts: AtomicU64,
     failed: AtomicU64,
-    delivered_bytes: AtomicU64,
-    stored_bytes: AtomicU64,
+    pub(crate) delivered_bytes: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
 }
 
 impl Counters {
-    fn count_failure(&self) {
+    pub(crate) fn count_failure(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 }

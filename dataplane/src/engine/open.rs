@@ -7,6 +7,7 @@ use keyway_proto::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{EngineConfig, LocalNode};
+use crate::direct::{Direct, RdmaConfig, RdmaUnavailable};
 use crate::store::StoreConfig;
 use crate::store::file::{FileStore, OpenStoreError};
 use crate::store::memory::MemoryStore;
@@ -21,11 +22,13 @@ pub struct NodeConfig {
     pub store: StoreConfig,
     /// How many transfers it takes on.
     pub engine: EngineConfig,
+    /// How it reaches into clients' own memory.
+    pub rdma: RdmaConfig,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { id: NodeId(1), store: StoreConfig::default(), engine: EngineConfig::default() }
+        Self { id: NodeId(1), store: StoreConfig::default(), engine: EngineConfig::default(), rdma: RdmaConfig::default() }
     }
 }
 
@@ -39,6 +42,9 @@ pub enum OpenError {
     /// The store did not open.
     #[error("cannot open the store")]
     Store(#[from] OpenStoreError),
+    /// RDMA is required, and cannot be had.
+    #[error("cannot serve direct transfers")]
+    Rdma(#[from] RdmaUnavailable),
     /// The runtime is shutting down.
     #[error("the node was stopped while it opened")]
     Stopped,
@@ -52,12 +58,30 @@ impl LocalNode {
     /// [`OpenError`].
     pub async fn open(config: NodeConfig) -> Result<Arc<Self>, OpenError> {
         let pool = LeasePool::new(config.store.pool_bytes)?;
-        let NodeConfig { id, store, engine } = config;
+        let NodeConfig { id, store, engine, rdma } = config;
+        let direct = Direct::open(id, rdma).await?;
         let store_pool = pool.clone();
         // Rebuilding the index reads the disk.
         let opening = tokio::task::spawn_blocking(move || FileStore::open(id, &store, store_pool));
         let store = opening.await.map_err(|_| OpenError::Stopped)??;
-        Ok(Self::over(id, Arc::new(store), pool, &engine))
+        Ok(Self::with(id, Arc::new(store), pool, &engine, direct))
+    }
+
+    /// A node whose chunks live in this process's memory, with its adapters.
+    ///
+    /// # Errors
+    /// [`OpenError::Pool`] when there is no memory for the buffers, [`OpenError::Rdma`].
+    pub async fn open_in_memory(
+        id: NodeId,
+        capacity_bytes: u64,
+        pool_bytes: usize,
+        engine: &EngineConfig,
+        rdma: RdmaConfig,
+    ) -> Result<Arc<Self>, OpenError> {
+        let pool = LeasePool::new(pool_bytes)?;
+        let direct = Direct::open(id, rdma).await?;
+        let store = Arc::new(MemoryStore::new(capacity_bytes));
+        Ok(Self::with(id, store, pool, engine, direct))
     }
 
     /// A node whose chunks live in this process's memory, for tests and benchmarks.

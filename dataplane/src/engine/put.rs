@@ -59,7 +59,7 @@ pub(super) async fn run(
     })
 }
 
-fn publish(
+pub(crate) fn publish(
     staged: Vec<Box<dyn StagedChunk>>,
     plan: &PutPlan,
     store: &dyn BlobStore,
@@ -133,7 +133,7 @@ impl Source {
     }
 }
 
-fn piece_class(rest: u64, pool: &LeasePool) -> LeaseClass {
+pub(crate) fn piece_class(rest: u64, pool: &LeasePool) -> LeaseClass {
     if rest <= SINGLE_PIECE_BYTES_MAX {
         return LeaseClass::fitting(rest as usize).expect("a single piece fits a lease");
     }

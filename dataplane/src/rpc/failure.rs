@@ -29,7 +29,18 @@ pub(super) const MALFORMED: &str = "the message is malformed";
 
 /// The status that carries `error`.
 pub fn status(error: &TransferError) -> Status {
-    let (code, failure) = match error {
+    let (code, failure) = told(error);
+    let detail = TransferFailure { failure: Some(failure) };
+    Status::with_details(code, error.to_string(), detail.encode_to_vec().into())
+}
+
+/// The message for `error`, where it is a part of an answer.
+pub(super) fn transfer_failure(error: &TransferError) -> TransferFailure {
+    TransferFailure { failure: Some(told(error).1) }
+}
+
+fn told(error: &TransferError) -> (Code, Failure) {
+    match error {
         TransferError::NoSuchChunk(chunk) => {
             (Code::NotFound, Failure::NoSuchChunk(chunk_bytes(*chunk)))
         }
@@ -58,9 +69,7 @@ pub fn status(error: &TransferError) -> Status {
         TransferError::Unreachable(why) => {
             (Code::Unavailable, Failure::Unreachable(why.to_string()))
         }
-    };
-    let detail = TransferFailure { failure: Some(failure) };
-    Status::with_details(code, error.to_string(), detail.encode_to_vec().into())
+    }
 }
 
 /// The error that a status carries. One without a detail was made on the way: the node did
@@ -75,8 +84,12 @@ pub fn unreachable(why: &str) -> TransferError {
 }
 
 fn known(status: &Status) -> Option<TransferError> {
-    let detail = TransferFailure::decode(status.details()).ok()?;
-    Some(match detail.failure? {
+    transfer_error(TransferFailure::decode(status.details()).ok()?)
+}
+
+/// The error in a message; `None` for one that this version does not know.
+pub(super) fn transfer_error(message: TransferFailure) -> Option<TransferError> {
+    Some(match message.failure? {
         Failure::NoSuchChunk(chunk) => TransferError::NoSuchChunk(chunk_id(&chunk).ok()?),
         Failure::InvalidPlan(reason) => {
             let reason = INVALID_PLAN_REASONS.iter().find(|known| **known == reason);

@@ -1,4 +1,4 @@
-//! The five calls, each a translation: message to plan, the node's answer to frames.
+//! The calls, each a translation: message to plan, the node's answer to frames.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,12 +12,16 @@ use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_server::Node;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
-    ChunksReply, ChunksRequest, GetFrame, GetRequest, NodeStatus, Opened, PutFrame, ReleaseReply,
-    ReleaseRequest, StatusRequest,
+    ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, GetFrame, GetRequest,
+    NodeStatus, OpenSessionReply, OpenSessionRequest, Opened, PutFrame, RailsReply, RailsRequest,
+    ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest, StatusRequest, TransferReply,
+    TransferRequest,
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Span;
 
+use super::direct;
 use super::failure::{ANOTHER_NODE, MALFORMED, RemoteCause, status};
 use crate::node::{Body, BodyError, Delivery, StorageNode, TransferError};
 
@@ -116,6 +120,62 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
             transfers: found.transfers,
         }))
     }
+
+    async fn rails(&self, request: Request<RailsRequest>) -> Result<Response<RailsReply>, Status> {
+        self.meant(request.into_inner().node)?;
+        let rails = self.node.rails().await.map_err(|error| status(&error))?;
+        // A rail whose strength this version has no word for is none to its callers.
+        let rails = rails.iter().filter_map(convert::rail_message).collect();
+        Ok(Response::new(RailsReply { rails }))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let reply = match convert::session_request(&request) {
+            Ok((owner, request)) => {
+                direct::open_session_reply(&self.node.open_session(owner, request).await)
+            }
+            Err(_) => direct::malformed_session(),
+        };
+        Ok(Response::new(reply))
+    }
+
+    async fn close_sessions(
+        &self,
+        request: Request<CloseSessionsRequest>,
+    ) -> Result<Response<CloseSessionsReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let selector = convert::session_selector(&request).map_err(malformed)?;
+        let closed = self.node.close_sessions(selector).await.map_err(|error| status(&error))?;
+        Ok(Response::new(CloseSessionsReply { closed }))
+    }
+
+    /// Dropped when the caller resets the stream, and with it the node's transfer.
+    async fn transfer(
+        &self,
+        request: Request<TransferRequest>,
+    ) -> Result<Response<TransferReply>, Status> {
+        let request = request.into_inner();
+        if NodeId(request.node) != self.node.id() {
+            return Ok(Response::new(direct::another_node()));
+        }
+        let transferred = self.node.transfer(request.grant).await;
+        Ok(Response::new(direct::transfer_reply(&transferred)))
+    }
+
+    async fn sealing_key(
+        &self,
+        request: Request<SealingKeyRequest>,
+    ) -> Result<Response<SealingKeyReply>, Status> {
+        self.meant(request.into_inner().node)?;
+        let key = self.node.sealing_key().await.map_err(|error| status(&error))?;
+        Ok(Response::new(direct::sealing_key_reply(&key)))
+    }
 }
 
 /// The delivery as frames: its length, its bytes, its receipt.
@@ -133,7 +193,11 @@ fn frames(delivery: Delivery) -> Frames {
             sticky: false,
         })),
     });
-    Box::pin(opened.chain(data).chain(receipt.into_stream()))
+    // Held by the stream: the call's span ends with its last frame, not with its head.
+    let span = Span::current();
+    Box::pin(opened.chain(data).chain(receipt.into_stream()).inspect(move |_| {
+        let _held = &span;
+    }))
 }
 
 /// The frames as a body that ends where the sender says so, and fails anywhere else.

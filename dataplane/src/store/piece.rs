@@ -40,6 +40,17 @@ impl Piece {
         Self { lease, room, filled: 0, sums: Vec::with_capacity(room.div_ceil(BLOCK)) }
     }
 
+    /// A piece of `bytes` bytes that a device has put into the lease.
+    ///
+    /// # Panics
+    /// When the lease is smaller.
+    pub fn landed(lease: Lease, bytes: usize) -> Self {
+        let mut piece = Self::new(lease, bytes);
+        piece.filled = bytes;
+        piece.sum_blocks();
+        piece
+    }
+
     /// Copies as much of `bytes` as fits and tells how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room - self.filled);

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use keyway_dataplane::StorageNode;
 use keyway_proto::NodeId;
 
+pub mod grants;
 pub mod remote;
 
+pub use grants::Grants;
 pub use remote::{RemoteNode, RemoteNodeConfig, RemoteNodeError};
 
 /// The nodes, by id. Cheap to clone.

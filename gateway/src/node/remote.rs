@@ -20,8 +20,14 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::{self, StreamExt as _};
 use keyway_dataplane::rpc::failure::{error, unreachable};
-use keyway_dataplane::{Body, ChunkInfo, Delivery, NodeStatus, StorageNode, TransferError};
-use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt, TransferId};
+use keyway_dataplane::{
+    Body, ChunkInfo, Delivery, NodeStatus, SealingKey, SessionError, StorageNode, TransferError,
+    Transferred,
+};
+use keyway_proto::{
+    ChunkId, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector, TransferId,
+};
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
@@ -36,7 +42,12 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tonic::Streaming;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+
+use crate::telemetry;
+
+mod direct;
 
 /// Connections that share the transfers; calls without object bytes have one of their own.
 const DATA_CONNECTIONS: usize = 4;
@@ -93,12 +104,16 @@ pub enum RemoteNodeError {
     Plaintext(String),
 }
 
+/// A connection, whose calls carry on the trace that they are made in.
+type Client = NodeClient<InterceptedService<Channel, Traced>>;
+type Traced = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+
 /// A storage node reached over gRPC.
 pub struct RemoteNode {
     id: NodeId,
-    data: Vec<NodeClient<Channel>>,
+    data: Vec<Client>,
     next: AtomicUsize,
-    control: NodeClient<Channel>,
+    control: Client,
     answer_timeout: Duration,
 }
 
@@ -125,7 +140,7 @@ impl RemoteNode {
             .keep_alive_timeout(KEEPALIVE)
             .tcp_nodelay(true);
         let client = || {
-            NodeClient::new(endpoint.connect_lazy())
+            NodeClient::with_interceptor(endpoint.connect_lazy(), traced as Traced)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };
@@ -139,7 +154,7 @@ impl RemoteNode {
     }
 
     /// The connections in turn.
-    fn data(&self) -> NodeClient<Channel> {
+    fn data(&self) -> Client {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.data.len();
         self.data[turn].clone()
     }
@@ -259,6 +274,36 @@ impl StorageNode for RemoteNode {
             transfers: status.transfers,
         })
     }
+
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError> {
+        self.ask_rails().await
+    }
+
+    async fn open_session(
+        &self,
+        owner: SessionOwner,
+        request: SessionRequest,
+    ) -> Result<SessionOffer, SessionError> {
+        self.ask_session(&owner, &request).await
+    }
+
+    async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        self.ask_to_close(&selector).await
+    }
+
+    async fn transfer(&self, grant: Bytes) -> Transferred {
+        self.ask_transfer(grant).await
+    }
+
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
+        self.ask_sealing_key().await
+    }
+}
+
+/// Adds the current span's trace context.
+fn traced(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+    telemetry::inject(call.metadata_mut().as_mut());
+    Ok(call)
 }
 
 /// A GET's frames on their way in.

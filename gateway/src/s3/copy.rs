@@ -53,7 +53,7 @@ pub(super) async fn copy_object(
     core: &Core,
     mut request: S3Request<CopyObjectInput>,
 ) -> Result<S3Response<CopyObjectOutput>, Failure> {
-    rdma::decline_put(&request.headers)?;
+    rdma::refuse_copy(core, &request.headers)?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;
@@ -169,7 +169,7 @@ pub(super) async fn upload_part_copy(
     core: &Core,
     mut request: S3Request<UploadPartCopyInput>,
 ) -> Result<S3Response<UploadPartCopyOutput>, Failure> {
-    rdma::decline_put(&request.headers)?;
+    rdma::refuse_copy(core, &request.headers)?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use keyway_dataplane::TransferError;
+use keyway_auth::grant::GrantError;
+use keyway_dataplane::{DirectError, SessionError, TransferError};
 use keyway_meta::{CatalogError, MetaError};
 use keyway_proto::InvalidName;
 use s3s::stream::aws_chunked_stream::AwsChunkedStreamError;
@@ -13,6 +14,7 @@ use s3s::{BodySizeLimitExceeded, S3Error, S3ErrorCode};
 
 use super::rdma;
 use super::service::RequestId;
+use crate::control::ControlError;
 
 /// Why an operation does not give what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +44,29 @@ pub(super) enum Failure {
         /// The object's size in bytes.
         size: u64,
     },
-    /// A write with an RDMA token, where bytes travel over HTTP alone.
+    /// A write with an RDMA token that is served over HTTP alone.
     #[error("the RDMA transfer was declined")]
     RdmaDeclined,
+    /// A direct transfer failed on its own account, and not on the store's.
+    #[error(transparent)]
+    Direct(DirectError),
+    /// A read of more bytes than the client's windows hold.
+    #[error("{needed} bytes do not fit windows of {room}")]
+    WindowTooSmall {
+        /// Bytes that the windows hold.
+        room: u64,
+        /// Bytes to be moved.
+        needed: u64,
+    },
+    /// A receipt for another transfer than was asked for.
+    #[error("the node's receipt is for another transfer")]
+    StrangeReceipt,
+    /// A token in a request whose key nobody watches over.
+    #[error("a token came past the envelope")]
+    Unwatched,
+    /// A control endpoint refused or failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// A request that S3 refuses.
     #[error("{code:?}")]
     Refused {
@@ -62,6 +84,16 @@ pub(super) struct Validators {
     pub(super) etag: HeaderValue,
     /// `Last-Modified`.
     pub(super) modified: HeaderValue,
+}
+
+impl From<DirectError> for Failure {
+    /// What fails on the store's side is what it would be over HTTP.
+    fn from(error: DirectError) -> Self {
+        match error {
+            DirectError::Transfer(error) => Self::Transfer(error),
+            error => Self::Direct(error),
+        }
+    }
 }
 
 impl Failure {
@@ -86,9 +118,16 @@ impl Failure {
             Self::Catalog(cause) => catalog(cause),
             Self::Transfer(cause) => transfer(cause),
             Self::Name(cause) => name(cause),
-            Self::UnknownNode(_) | Self::MissingDigest(_) => {
-                S3Error::new(S3ErrorCode::InternalError)
+            Self::UnknownNode(_)
+            | Self::MissingDigest(_)
+            | Self::StrangeReceipt
+            | Self::Unwatched => S3Error::new(S3ErrorCode::InternalError),
+            Self::Direct(cause) => {
+                tracing::warn!(request_id = %id, %cause, "a direct transfer failed");
+                direct(cause)
             }
+            Self::WindowTooSmall { room, needed } => window_too_small(*room, *needed),
+            Self::Control(cause) => control(cause),
             Self::NotModified(validators) => not_modified(validators),
             Self::RangeNotSatisfiable { size } => range_not_satisfiable(*size),
             Self::RdmaDeclined => rdma_declined(),
@@ -145,10 +184,7 @@ fn transfer(cause: &TransferError) -> S3Error {
         TransferError::Body(body) => body_failure(&*body.0),
         TransferError::Full => storage_full(),
         TransferError::Busy => S3Error::new(S3ErrorCode::SlowDown),
-        TransferError::Unreachable(_) => S3Error::with_message(
-            S3ErrorCode::ServiceUnavailable,
-            "A storage node cannot be reached. Please try again.",
-        ),
+        TransferError::Unreachable(_) => unreachable_node(),
         _ => S3Error::new(S3ErrorCode::InternalError),
     }
 }
@@ -232,6 +268,10 @@ fn custom_status(code: &S3ErrorCode) -> StatusCode {
         "InvalidPartNumber" => StatusCode::RANGE_NOT_SATISFIABLE,
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
         "RDMANotSupported" => StatusCode::NOT_IMPLEMENTED,
+        "RDMATransferFailed" => StatusCode::INTERNAL_SERVER_ERROR,
+        "NoSuchEndpoint" | "NoSuchRail" | "NoSuchSession" => StatusCode::NOT_FOUND,
+        "IncompatibleSession" => StatusCode::CONFLICT,
+        "TooManySessions" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_REQUEST,
     }
 }
@@ -241,6 +281,65 @@ fn rdma_declined() -> S3Error {
         custom("RDMANotSupported", "The transfer cannot use RDMA. Send the body over HTTP.");
     error.set_headers(beside_xml(rdma::REPLY, rdma::DECLINED));
     error
+}
+
+/// None of these words is the token's.
+fn direct(cause: &DirectError) -> S3Error {
+    let invalid = |message| custom("InvalidRDMAToken", message);
+    match cause {
+        DirectError::NoSuchSession => invalid("The token's session is not open."),
+        DirectError::Grant(GrantError::Overloaded) => S3Error::new(S3ErrorCode::SlowDown),
+        DirectError::Grant(_) => invalid("The storage node refused the transfer's grant."),
+        DirectError::InvalidPlan(_) => invalid("The token's windows do not fit the transfer."),
+        _ => custom("RDMATransferFailed", "The transfer failed. Please try again."),
+    }
+}
+
+fn window_too_small(room: u64, needed: u64) -> S3Error {
+    let mut error = custom("RDMAWindowTooSmall", "");
+    error.set_message(format!("The token's windows hold {room} bytes of the {needed} asked for."));
+    error
+}
+
+fn control(cause: &ControlError) -> S3Error {
+    match cause {
+        ControlError::NoSuchEndpoint => {
+            custom("NoSuchEndpoint", "This server has no control endpoint of that name.")
+        }
+        ControlError::MethodNotAllowed => S3Error::new(S3ErrorCode::MethodNotAllowed),
+        ControlError::Malformed(_) => {
+            let mut error = custom("MalformedJSON", "");
+            error.set_message(cause.to_string());
+            error
+        }
+        ControlError::OutOfBounds(_) => {
+            S3Error::with_message(S3ErrorCode::InvalidArgument, cause.to_string())
+        }
+        ControlError::NoSuchSession => custom("NoSuchSession", "You have no session of that id."),
+        ControlError::NodesUnreachable(_) => unreachable_node(),
+        ControlError::Session(cause) => session(cause),
+    }
+}
+
+fn session(cause: &SessionError) -> S3Error {
+    match cause {
+        SessionError::NoSuchRail => custom("NoSuchRail", "There is no such rail."),
+        SessionError::Incompatible(_) => {
+            let mut error = custom("IncompatibleSession", "");
+            error.set_message(cause.to_string());
+            error
+        }
+        SessionError::TooMany => custom("TooManySessions", "There are too many sessions."),
+        SessionError::Unreachable(_) => unreachable_node(),
+        _ => S3Error::new(S3ErrorCode::InternalError),
+    }
+}
+
+fn unreachable_node() -> S3Error {
+    S3Error::with_message(
+        S3ErrorCode::ServiceUnavailable,
+        "A storage node cannot be reached. Please try again.",
+    )
 }
 
 /// An error's headers replace all others, the type of its body included.
@@ -312,6 +411,33 @@ mod tests {
             (InvalidName::KeyTooLong(1025).into(), "KeyTooLongError", 400),
             (Failure::RangeNotSatisfiable { size: 3 }, "InvalidRange", 416),
             (Failure::UnknownNode(keyway_proto::NodeId(9)), "InternalError", 500),
+            (DirectError::NoSuchSession.into(), "InvalidRDMAToken", 400),
+            (DirectError::InvalidPlan("x").into(), "InvalidRDMAToken", 400),
+            (DirectError::Grant(GrantError::Replayed).into(), "InvalidRDMAToken", 400),
+            (DirectError::Grant(GrantError::Overloaded).into(), "SlowDown", 503),
+            (DirectError::Link("x".into()).into(), "RDMATransferFailed", 500),
+            (DirectError::TimedOut.into(), "RDMATransferFailed", 500),
+            (DirectError::Cancelled.into(), "RDMATransferFailed", 500),
+            (DirectError::Transfer(TransferError::Full).into(), "InsufficientStorage", 507),
+            (Failure::WindowTooSmall { room: 1, needed: 2 }, "RDMAWindowTooSmall", 400),
+            (Failure::RdmaDeclined, "RDMANotSupported", 501),
+            (ControlError::NoSuchEndpoint.into(), "NoSuchEndpoint", 404),
+            (ControlError::NoSuchSession.into(), "NoSuchSession", 404),
+            (ControlError::MethodNotAllowed.into(), "MethodNotAllowed", 405),
+            (ControlError::OutOfBounds("windows").into(), "InvalidArgument", 400),
+            (ControlError::from(SessionError::NoSuchRail).into(), "NoSuchRail", 404),
+            (ControlError::from(SessionError::TooMany).into(), "TooManySessions", 503),
+            (
+                ControlError::from(SessionError::Incompatible("x")).into(),
+                "IncompatibleSession",
+                409,
+            ),
+            (
+                ControlError::from(SessionError::Unreachable("x".into())).into(),
+                "ServiceUnavailable",
+                503,
+            ),
+            (ControlError::from(SessionError::Adapter("x".into())).into(), "InternalError", 500),
         ] {
             assert_eq!(answered(failure), (code.to_owned(), status));
         }

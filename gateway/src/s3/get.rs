@@ -21,7 +21,7 @@ use super::body::Outgoing;
 use super::conditions::ReadConditions;
 use super::errors::Failure;
 use super::ranges::{self, Selection};
-use super::rdma;
+use super::rdma::{self, Direct, OfferedRead};
 use super::{Core, resolve};
 
 /// What a GET or HEAD asks for.
@@ -43,7 +43,7 @@ pub(super) struct Found {
     pub(super) headers: HeaderMap,
     /// Whether it is a part of the object: status 206.
     pub(super) partial: bool,
-    /// The bytes, for a GET.
+    /// The bytes, for a GET whose bytes go over HTTP.
     pub(super) body: Option<Outgoing>,
 }
 
@@ -76,11 +76,8 @@ pub(super) async fn get_object(
     mut request: S3Request<GetObjectInput>,
 ) -> Result<S3Response<GetObjectOutput>, Failure> {
     let read = read_of!(request);
-    let declined = rdma::declined_get(&request.headers)?;
-    let mut found = get(core, caller(&request.extensions)?, read).await?;
-    if let Some((name, value)) = declined {
-        found.headers.insert(name, value);
-    }
+    let offered = rdma::offered_read(&request.headers, &request.extensions)?;
+    let found = get(core, caller(&request.extensions)?, read, offered.as_ref()).await?;
     let output = GetObjectOutput {
         body: found.body.map(StreamingBlob::new),
         // The protocol layer answers 206 when this field is there; the header is ours.
@@ -100,34 +97,71 @@ pub(super) async fn head_object(
     Ok(S3Response::with_headers(HeadObjectOutput::default(), found.headers))
 }
 
-/// Finds the object and starts delivering it.
-pub(super) async fn get(core: &Core, caller: &Principal, mut read: Read) -> Result<Found, Failure> {
+/// Finds the object and starts delivering it; or moves it whole into the memory that the
+/// client offers.
+pub(super) async fn get(
+    core: &Core,
+    caller: &Principal,
+    mut read: Read,
+    offered: Option<&OfferedRead>,
+) -> Result<Found, Failure> {
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key = resolve::key(&read.key)?;
     resolve::null_version(read.version_id.as_deref())?;
     let mut object = core.catalog.object(&bucket, &key).await?;
     let mut selection = select(&object, &read)?;
-    let started = match deliver(core, caller.tenant, &object, selection.range).await {
+    let started = match start(core, caller, &object, selection.range, offered).await {
         // The object was replaced after its metadata was read, and its chunks released: the
-        // new one is there to be read. Once is enough, for its chunks are pinned first.
-        Err(Failure::Transfer(TransferError::NoSuchChunk(_))) => {
+        // new one is there to be read. Once is enough, for its chunks are pinned first. A key
+        // that a node may still use is not lent again.
+        Err(Failure::Transfer(TransferError::NoSuchChunk(_)))
+            if offered.is_none_or(OfferedRead::is_quiet) =>
+        {
             object = core.catalog.object(&bucket, &key).await?;
             selection = select(&object, &read)?;
-            deliver(core, caller.tenant, &object, selection.range).await
+            start(core, caller, &object, selection.range, offered).await
         }
         other => other,
     };
-    let body = Outgoing::new(started?);
+    let Started { body, direct } = started?;
     let overrides = std::mem::take(&mut read.overrides);
-    let headers = answer::headers(
+    let mut headers = answer::headers(
         &object,
         &selection,
         read.part_number.is_some(),
         read.with_checksum,
         overrides,
     );
-    Ok(Found { headers, partial: selection.partial, body: Some(body) })
+    if let Some(direct) = direct {
+        direct.tell(if selection.partial { 206 } else { 200 }, &mut headers);
+    }
+    Ok(Found { headers, partial: selection.partial, body })
+}
+
+/// A GET's bytes: on their way over HTTP, or arrived.
+struct Started {
+    body: Option<Outgoing>,
+    /// How the request's token was met, if it carries one.
+    direct: Option<Direct>,
+}
+
+async fn start(
+    core: &Core,
+    caller: &Principal,
+    object: &Object,
+    range: ByteRange,
+    offered: Option<&OfferedRead>,
+) -> Result<Started, Failure> {
+    let direct = match offered {
+        Some(offered) => Some(rdma::moved_into(core, caller, offered, object, range).await?),
+        None => None,
+    };
+    if let Some(Direct::Moved(_)) = direct {
+        return Ok(Started { body: None, direct });
+    }
+    let deliveries = deliver(core, caller.tenant, object, range).await?;
+    Ok(Started { body: Some(Outgoing::new(deliveries)), direct })
 }
 
 /// Finds the object and describes it.

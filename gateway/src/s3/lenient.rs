@@ -79,10 +79,8 @@ impl LenientReads {
         let mut found = if request.method == Method::HEAD {
             get::head(&self.core, caller, read).await?
         } else {
-            let declined = rdma::declined_get(&request.headers)?;
-            let mut found = get::get(&self.core, caller, read).await?;
-            found.headers.extend(declined);
-            found
+            let offered = rdma::offered_read(&request.headers, &request.extensions)?;
+            get::get(&self.core, caller, read, offered.as_ref()).await?
         };
         let status = if found.partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
         let body = found.body.take().map_or_else(Body::empty, |body| {

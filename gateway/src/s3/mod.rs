@@ -10,7 +10,8 @@
 //! | bucket from host or path, signature, principal | `host`, `access` |
 //! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
-//! | object bytes | `body`, `store` |
+//! | object bytes | `body`, `store`, and past HTTP `rdma` |
+//! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient` |
 //! | every failure's code | `errors` |
 //!
 //! [`service()`] gives the tower service that a server mounts.
@@ -41,6 +42,7 @@ mod put;
 mod ranges;
 mod rdma;
 mod resolve;
+mod routes;
 pub mod service;
 mod signed;
 mod store;
@@ -52,9 +54,10 @@ use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 
 use crate::maintenance::Maintenance;
-use crate::node::Nodes;
+use crate::node::{Grants, Nodes};
 
 pub use config::S3Config;
+pub use rdma::{DirectCounts, DirectStats};
 pub use service::{InvalidConfig, RequestId, S3HttpService, service};
 
 /// What the operations stand on.
@@ -68,7 +71,7 @@ pub struct S3State {
     pub credentials: Arc<dyn CredentialStore>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Woken when there is garbage, or too little space for what is to be written.
+    /// Woken when there is too little space for what is to be written.
     pub maintenance: Option<Arc<Maintenance>>,
 }
 
@@ -93,6 +96,8 @@ impl Clock for SystemClock {
 struct Core {
     catalog: Arc<Catalog>,
     nodes: Nodes,
+    grants: Grants,
+    direct_counts: Arc<DirectCounts>,
     clock: Arc<dyn Clock>,
     region: String,
     default_etag: EtagPolicy,

@@ -46,7 +46,8 @@ pub(super) async fn upload_part(
     core: &Core,
     mut request: S3Request<UploadPartInput>,
 ) -> Result<S3Response<UploadPartOutput>, Failure> {
-    rdma::decline_put(&request.headers)?;
+    let (headers, extensions) = (&request.headers, &request.extensions);
+    let offered = rdma::offered_write(core, headers, extensions, request.input.content_length)?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;
@@ -54,7 +55,10 @@ pub(super) async fn upload_part(
     let number = get::check_part_number(input.part_number)?;
     let id = upload_id(&input.upload_id)?;
     let declared = Declared::from_headers(&request.headers)?;
-    let length = store::announced_length(core, input.content_length)?;
+    let length = match &offered {
+        Some(offered) => offered.length(),
+        None => store::announced_length(core, input.content_length)?,
+    };
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
@@ -63,10 +67,16 @@ pub(super) async fn upload_part(
     let policy = bucket.settings.etag;
     let digests = etag::digests(policy).union(declared.digests());
     let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
-    let room = core.signed_chunks.room(&request.headers, length).await;
-    let body = store::intake(input.body.take(), length);
-    let stored = store::store(core, caller.tenant, length, digests, body).await?;
-    drop(room);
+    let (stored, moved) = match &offered {
+        Some(offered) => rdma::store(core, caller, offered, digests).await?,
+        None => {
+            let room = core.signed_chunks.room(&request.headers, length).await;
+            let body = store::intake(input.body.take(), length);
+            let stored = store::store(core, caller.tenant, length, digests, body).await?;
+            drop(room);
+            (stored, None)
+        }
+    };
     if let Err(failure) = declared.verify(&stored.digests, request.trailing_headers.as_ref()) {
         stored.release().await;
         return Err(failure);
@@ -87,7 +97,7 @@ pub(super) async fn upload_part(
     };
     let kept = stored.keep();
     kept.settle(core.catalog.publish_part(&bucket, &key, id, part).await).await?;
-    Ok(S3Response::new(UploadPartOutput {
+    let output = UploadPartOutput {
         e_tag: Some(ETag::Strong(tag)),
         checksum_crc32: told.crc32,
         checksum_crc32c: told.crc32c,
@@ -95,7 +105,8 @@ pub(super) async fn upload_part(
         checksum_sha1: told.sha1,
         checksum_sha256: told.sha256,
         ..UploadPartOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, rdma::written(moved)))
 }
 
 /// CompleteMultipartUpload.
@@ -209,8 +220,10 @@ pub(super) async fn list_uploads(
 ) -> Result<S3Response<ListMultipartUploadsOutput>, Failure> {
     let input = &request.input;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
+    let key_marker = input.key_marker.as_deref();
+    encoding.check(&[input.prefix.as_deref(), input.delimiter.as_deref(), key_marker])?;
     let limit = page::limit("max-uploads", input.max_uploads)?;
-    let key_marker = input.key_marker.clone().unwrap_or_default();
+    let key_marker = key_marker.unwrap_or_default().to_owned();
     // S3 ignores an upload marker without a key marker.
     let id_marker = match input.upload_id_marker.as_deref() {
         Some(text) if !key_marker.is_empty() && !text.is_empty() => {

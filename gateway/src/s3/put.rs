@@ -17,24 +17,34 @@ pub(super) async fn put_object(
     core: &Core,
     mut request: S3Request<PutObjectInput>,
 ) -> Result<S3Response<PutObjectOutput>, Failure> {
-    rdma::decline_put(&request.headers)?;
+    let (headers, extensions) = (&request.headers, &request.extensions);
+    let offered = rdma::offered_write(core, headers, extensions, request.input.content_length)?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;
     let key = resolve::key(&input.key)?;
     let declared = Declared::from_headers(&request.headers)?;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-    let length = store::announced_length(core, input.content_length)?;
+    let length = match &offered {
+        Some(offered) => offered.length(),
+        None => store::announced_length(core, input.content_length)?,
+    };
     let object_headers = object_headers!(input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
 
     let policy = bucket.settings.etag;
     let digests = etag::digests(policy).union(declared.digests());
-    let room = core.signed_chunks.room(&request.headers, length).await;
-    let body = store::intake(input.body.take(), length);
-    let stored = store::store(core, caller.tenant, length, digests, body).await?;
-    drop(room);
+    let (stored, moved) = match &offered {
+        Some(offered) => rdma::store(core, caller, offered, digests).await?,
+        None => {
+            let room = core.signed_chunks.room(&request.headers, length).await;
+            let body = store::intake(input.body.take(), length);
+            let stored = store::store(core, caller.tenant, length, digests, body).await?;
+            drop(room);
+            (stored, None)
+        }
+    };
     if let Err(failure) = declared.verify(&stored.digests, request.trailing_headers.as_ref()) {
         stored.release().await;
         return Err(failure);
@@ -60,7 +70,7 @@ pub(super) async fn put_object(
     let kept = stored.keep();
     kept.settle(core.catalog.publish(&bucket, &key, object, condition).await).await?;
 
-    Ok(S3Response::new(PutObjectOutput {
+    let output = PutObjectOutput {
         e_tag: Some(ETag::Strong(tag)),
         checksum_crc32: told.crc32,
         checksum_crc32c: told.crc32c,
@@ -69,5 +79,6 @@ pub(super) async fn put_object(
         checksum_sha256: told.sha256,
         checksum_type: told.kind,
         ..PutObjectOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, rdma::written(moved)))
 }

@@ -18,8 +18,10 @@ use super::envelope::{self, Surroundings};
 use super::host::BaseDomains;
 use super::lenient::LenientReads;
 use super::operations::Operations;
+use super::routes::{ControlRoute, Routes};
 use super::store::SignedChunks;
-use super::{Core, S3Config, S3State};
+use super::{Core, DirectCounts, S3Config, S3State};
+use crate::node::Grants;
 
 /// Why a configuration cannot be served.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -47,9 +49,13 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     let limits = Limits::of(config)?;
     let domains = BaseDomains::new(&config.base_domains)?;
     let gate = Gate(state.credentials.clone());
+    let direct_counts = Arc::<DirectCounts>::default();
+    let control = ControlRoute::new(gate.clone(), state.nodes.clone());
     let core = Arc::new(Core {
         catalog: state.catalog,
+        grants: Grants::new(&state.nodes),
         nodes: state.nodes,
+        direct_counts: Arc::clone(&direct_counts),
         clock: state.clock,
         region: config.region.clone(),
         default_etag: config.default_etag_policy.into(),
@@ -62,10 +68,11 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
     builder.set_auth(Secrets(state.credentials));
     builder.set_access(gate.clone());
-    builder.set_route(LenientReads { core, gate, domains: domains.clone() });
+    let lenient = LenientReads { core, gate, domains: domains.clone() };
+    builder.set_route(Routes { control, lenient });
     builder.set_host(domains.clone());
     let surroundings = Surroundings { domains, xml_max_bytes: limits.xml };
-    Ok(S3HttpService { inner: builder.build(), surroundings })
+    Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 
 /// The configured limits, in the machine's word size.
@@ -145,6 +152,14 @@ impl fmt::Display for RequestId {
 pub struct S3HttpService {
     inner: S3Service,
     surroundings: Surroundings,
+    direct_counts: Arc<DirectCounts>,
+}
+
+impl S3HttpService {
+    /// Counters of the direct transfers that it had executed.
+    pub fn direct_counts(&self) -> &Arc<DirectCounts> {
+        &self.direct_counts
+    }
 }
 
 impl<B> tower::Service<Request<B>> for S3HttpService

@@ -35,6 +35,18 @@ struct Chunks {
 }
 
 impl Stored {
+    /// Chunks that `node` has stored.
+    pub(super) fn new(
+        node: Arc<dyn StorageNode>,
+        chunks: Vec<ChunkSpec>,
+        digests: Digests,
+    ) -> Self {
+        let ids = chunks.iter().map(|chunk| chunk.id).collect();
+        let id = node.id();
+        let extents = chunks.into_iter().map(|chunk| Extent { chunk, node: id }).collect();
+        Self { digests, chunks: Some(Chunks { node, ids }), extents }
+    }
+
     /// Where the bytes are.
     pub(super) fn extents(&self) -> Vec<Extent> {
         self.extents.clone()
@@ -126,19 +138,26 @@ pub(super) async fn store_stream(
     digests: DigestSet,
     body: keyway_dataplane::Body,
 ) -> Result<Stored, Failure> {
-    let transfer = TransferId::generate();
     let node = core.nodes.place(fastrand::u64(..)).clone();
-    let chunks: Vec<ChunkSpec> =
-        chunk_lengths(length).map(|length| ChunkSpec { id: ChunkId::generate(), length }).collect();
-    let extents = chunks.iter().map(|chunk| Extent { chunk: *chunk, node: node.id() }).collect();
-    let ids = chunks.iter().map(|chunk| chunk.id).collect();
-    let stored = node.put(PutPlan { transfer, tenant, chunks, digests }, body).await;
+    let plan = planned(tenant, length, digests);
+    let chunks = plan.chunks.clone();
+    let stored = node.put(plan, body).await;
     if matches!(stored, Err(TransferError::Full)) {
         // What was overwritten or deleted lately may be all that is in the way.
         core.wake_maintenance();
     }
-    let receipt = stored?;
-    Ok(Stored { digests: receipt.digests, chunks: Some(Chunks { node, ids }), extents })
+    Ok(Stored::new(node, chunks, stored?.digests))
+}
+
+/// A plan for `length` bytes in new chunks.
+pub(super) fn planned(tenant: TenantId, length: u64, digests: DigestSet) -> PutPlan {
+    let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
+    PutPlan {
+        transfer: TransferId::generate(),
+        tenant,
+        chunks: chunk_lengths(length).map(chunk).collect(),
+        digests,
+    }
 }
 
 /// The length of a body, as announced.

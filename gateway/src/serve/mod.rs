@@ -200,7 +200,7 @@ async fn start(
 ) -> Result<Running, ServeError> {
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
-    let catalog = open::catalog(&config.meta, &data).await?;
+    let catalog = open::catalog(&config.meta, &data, &metrics).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
     let state = S3State {
@@ -211,7 +211,12 @@ async fn start(
         maintenance: Some(Arc::clone(&maintenance)),
     };
     let s3 = s3::service(state, &config.s3).map_err(ServeError::S3)?;
+    let direct_counts = Arc::downgrade(s3.direct_counts());
+    metrics.observe_direct(move || Some(direct_counts.upgrade()?.stats()));
     let router = Router::new()
+        .route_service("/_keyway/v1/rails", s3.clone())
+        .route_service("/_keyway/v1/sessions", s3.clone())
+        .route_service("/_keyway/v1/sessions/{id}", s3.clone())
         .route("/_keyway/v1", any(reserved))
         .route("/_keyway/v1/{*rest}", any(reserved))
         .fallback_service(s3);

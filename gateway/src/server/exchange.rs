@@ -41,8 +41,9 @@ const DRAIN_BYTES_MAX: u64 = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Operations told by name, sorted: names come with requests, attributes must be few.
-const OPERATIONS: [&str; 21] = [
+const OPERATIONS: [&str; 24] = [
     "AbortMultipartUpload",
+    "CloseSession",
     "CompleteMultipartUpload",
     "CopyObject",
     "CreateBucket",
@@ -60,6 +61,8 @@ const OPERATIONS: [&str; 21] = [
     "ListObjects",
     "ListObjectsV2",
     "ListParts",
+    "ListRails",
+    "OpenSession",
     "PutObject",
     "UploadPart",
     "UploadPartCopy",

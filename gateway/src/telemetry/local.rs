@@ -1,14 +1,19 @@
-//! Instruments over counters that others keep: the node in this process, and maintenance.
+//! Instruments over what other parts of this process tell: the node, metadata, maintenance,
+//! direct transfers.
 //!
-//! They are read when somebody reads the metrics, and cost nothing before.
+//! Counters are read when somebody reads the metrics, and cost nothing before. Durable commits
+//! are recorded one by one: there are at most some thousands of them a second.
 
 use keyway_dataplane::NodeStats;
+use keyway_meta::{GroupCommit, MetaStats};
 use keyway_proto::NodeId;
 use opentelemetry::KeyValue;
+use opentelemetry::metrics::AsyncInstrument;
 
-use super::metrics::{Metrics, node_attribute, saturating, up_down};
+use super::metrics::{Metrics, histogram_f64, histogram_u64, node_attribute, saturating, up_down};
 use super::table::{self, Definition};
 use crate::maintenance::MaintenanceStats;
+use crate::s3::DirectStats;
 
 impl Metrics {
     /// Tells of the node in this process, as long as `read` answers.
@@ -57,21 +62,92 @@ impl Metrics {
         count(&table::MAINTENANCE_FAILURES, |stats| stats.failures);
     }
 
+    /// Tells of direct transfers, as long as `read` answers.
+    pub fn observe_direct(
+        &self,
+        read: impl Fn() -> Option<DirectStats> + Clone + Send + Sync + 'static,
+    ) {
+        let transfers = read.clone();
+        self.counters(&table::DIRECT_TRANSFERS, move |o| {
+            for (path, key, count) in transfers().into_iter().flat_map(|stats| stats.transfers) {
+                o.observe(
+                    count,
+                    &[KeyValue::new(table::PATH, path), KeyValue::new(table::KEY, key)],
+                );
+            }
+        });
+        self.counters(&table::DIRECT_DECLINED, move |o| {
+            for (reason, count) in read().into_iter().flat_map(|stats| stats.declined) {
+                o.observe(count, &[KeyValue::new(table::REASON, reason)]);
+            }
+        });
+    }
+
+    fn counters(
+        &self,
+        metric: &'static Definition,
+        observe: impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static,
+    ) {
+        self.meter()
+            .u64_observable_counter(metric.name)
+            .with_unit(metric.unit)
+            .with_description(metric.description)
+            .with_callback(observe)
+            .build();
+    }
+
+    /// Tells of the metadata store in this process, as long as `read` answers.
+    pub fn observe_meta(
+        &self,
+        read: impl Fn() -> Option<MetaStats> + Clone + Send + Sync + 'static,
+    ) {
+        let count = |metric: &'static Definition, pick: fn(&MetaStats) -> u64| {
+            let read = read.clone();
+            self.counter(metric, move || read().as_ref().map(pick), []);
+        };
+        count(&table::META_READS, |stats| stats.reads);
+        count(&table::META_SCANS, |stats| stats.scans);
+        count(&table::META_SCANNED, |stats| stats.scanned_entries);
+        let commits = &table::META_COMMITS;
+        self.meter()
+            .u64_observable_counter(commits.name)
+            .with_unit(commits.unit)
+            .with_description(commits.description)
+            .with_callback(move |o| {
+                let Some(stats) = read() else { return };
+                for (outcome, count) in [
+                    ("committed", stats.committed),
+                    ("conflict", stats.conflicts),
+                    ("full", stats.refused_full),
+                    ("failed", stats.failed),
+                ] {
+                    o.observe(count, &[KeyValue::new(table::OUTCOME, outcome)]);
+                }
+            })
+            .build();
+    }
+
+    /// What the metadata store's writer is to call after each durable commit.
+    pub fn group_commits(&self) -> impl Fn(GroupCommit) + Send + use<> {
+        let meter = self.meter();
+        let size = histogram_u64(&meter, &table::META_GROUP_SIZE);
+        let duration = histogram_f64(&meter, &table::META_GROUP_DURATION);
+        move |group| {
+            size.record(group.batches as u64, &[]);
+            duration.record(group.duration.as_secs_f64(), &[]);
+        }
+    }
+
     fn counter<const N: usize>(
         &self,
         metric: &'static Definition,
         read: impl Fn() -> Option<u64> + Send + Sync + 'static,
         attributes: [KeyValue; N],
     ) {
-        self.meter()
-            .u64_observable_counter(metric.name)
-            .with_unit(metric.unit)
-            .with_description(metric.description)
-            .with_callback(move |o| {
-                if let Some(value) = read() {
-                    o.observe(value, &attributes);
-                }
-            })
-            .build();
+        self.counters(metric, move |o| {
+            if let Some(value) = read() {
+                o.observe(value, &attributes);
+            }
+        });
     }
 }

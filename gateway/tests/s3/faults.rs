@@ -6,14 +6,19 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt;
 use keyway_auth::sigv4::Payload;
 use keyway_dataplane::{
-    Body, ChunkInfo, Delivery, LocalNode, NodeStatus, StorageNode, TransferError,
+    Body, ChunkInfo, Delivery, LocalNode, NodeStatus, SealingKey, SessionError, StorageNode,
+    TransferError, Transferred,
 };
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
-use keyway_proto::{ChunkId, GetPlan, NodeId, PutPlan, Receipt};
+use keyway_proto::{
+    ChunkId, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -130,6 +135,30 @@ impl StorageNode for FaultyNode {
 
     async fn status(&self) -> Result<NodeStatus, TransferError> {
         self.inner.status().await
+    }
+
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError> {
+        self.inner.rails().await
+    }
+
+    async fn open_session(
+        &self,
+        owner: SessionOwner,
+        request: SessionRequest,
+    ) -> Result<SessionOffer, SessionError> {
+        self.inner.open_session(owner, request).await
+    }
+
+    async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        self.inner.close_sessions(selector).await
+    }
+
+    async fn transfer(&self, grant: Bytes) -> Transferred {
+        self.inner.transfer(grant).await
+    }
+
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
+        self.inner.sealing_key().await
     }
 }
 

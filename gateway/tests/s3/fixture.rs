@@ -14,7 +14,7 @@ use keyway_auth::sigv4::{Payload, Signer};
 use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
 use keyway_dataplane::{LocalNode, StorageNode};
 use keyway_gateway::node::Nodes;
-use keyway_gateway::s3::{Clock, S3Config, S3State, service};
+use keyway_gateway::s3::{Clock, DirectCounts, S3Config, S3State, service};
 use keyway_meta::{Catalog, MemoryStore, UnixMs};
 use keyway_proto::unit::MIB;
 use keyway_proto::{NodeId, TenantId};
@@ -23,17 +23,19 @@ use tokio::net::TcpListener;
 
 pub(crate) const ACCESS_KEY: &str = "AKIDTEST";
 pub(crate) const SECRET_KEY: &str = "not-a-secret-outside-this-test";
+/// Another access key of the same tenant.
+pub(crate) const OTHER_KEY: &str = "AKIDOTHER";
 
-/// One credential.
-struct OneKey;
+/// Two credentials of one tenant.
+struct TwoKeys;
 
-impl CredentialStore for OneKey {
+impl CredentialStore for TwoKeys {
     fn find(&self, id: &str) -> Option<Credential> {
-        (id == ACCESS_KEY).then(|| Credential {
+        [ACCESS_KEY, OTHER_KEY].contains(&id).then(|| Credential {
             principal: Principal {
                 tenant: TenantId::ROOT,
                 user: "root".into(),
-                access_key: AccessKeyId::new(ACCESS_KEY),
+                access_key: AccessKeyId::new(id),
             },
             secret: SecretKey::new(SECRET_KEY.to_owned()),
         })
@@ -60,6 +62,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) clock: Arc<SetClock>,
     pub(crate) node: Arc<LocalNode>,
+    pub(crate) direct_counts: Arc<DirectCounts>,
     client: Client<hyper_util::client::legacy::connect::HttpConnector, Full<Bytes>>,
 }
 
@@ -81,15 +84,21 @@ impl Server {
         node: Arc<dyn StorageNode>,
         local: Arc<LocalNode>,
     ) -> Self {
+        Self::over_nodes(config, Nodes::single(node), local).await
+    }
+
+    /// Starts one over these nodes.
+    pub(crate) async fn over_nodes(config: S3Config, nodes: Nodes, local: Arc<LocalNode>) -> Self {
         let clock = Arc::new(SetClock(AtomicU64::new(1_767_225_600_000)));
         let state = S3State {
             catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
-            nodes: Nodes::single(node),
-            credentials: Arc::new(OneKey),
+            nodes,
+            credentials: Arc::new(TwoKeys),
             clock: clock.clone(),
             maintenance: None,
         };
         let service = service(state, &config).unwrap();
+        let direct_counts = Arc::clone(service.direct_counts());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -104,7 +113,7 @@ impl Server {
             }
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, clock, node: local, client }
+        Self { address, clock, node: local, direct_counts, client }
     }
 
     /// Starts one with a bucket named `bucket`.
@@ -170,8 +179,13 @@ impl Server {
 }
 
 pub(crate) fn signer() -> Signer {
+    signer_of(ACCESS_KEY)
+}
+
+/// The signer of one of the two access keys.
+pub(crate) fn signer_of(access_key: &str) -> Signer {
     let secret = SecretKey::new(SECRET_KEY.to_owned());
-    Signer::new(AccessKeyId::new(ACCESS_KEY), secret, "us-east-1", "s3")
+    Signer::new(AccessKeyId::new(access_key), secret, "us-east-1", "s3")
 }
 
 /// A request under construction.

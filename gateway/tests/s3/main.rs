@@ -8,6 +8,9 @@ mod buckets;
 mod checksums;
 mod conditions;
 mod copies;
+mod direct;
+#[path = "../common/direct_node.rs"]
+mod direct_node;
 mod faults;
 mod fixture;
 mod framing;

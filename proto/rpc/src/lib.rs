@@ -15,6 +15,25 @@ pub mod tls;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod schema {
     tonic::include_proto!("keyway.node.v1");
+
+    /// Shows the fields that are no secret.
+    macro_rules! hidden {
+        ($($message:ident: $($field:ident),*;)*) => {$(
+            impl std::fmt::Debug for $message {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_struct(stringify!($message))
+                        $(.field(stringify!($field), &self.$field))*
+                        .finish_non_exhaustive()
+                }
+            }
+        )*};
+    }
+
+    hidden! {
+        Window: length;
+        TransferRequest: node;
+        SealingKeyReply: id, fresh_for_ms;
+    }
 }
 
 pub use convert::Malformed;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_proto::key::Direction;
-use keyway_proto::{QpAddress, RemoteKey};
+use keyway_proto::{QpAddress, RemoteKey, RemoteWindow};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::domain::{Domain, Registration};
-use super::link_state::LinkState;
 use super::port::{Command, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
+use super::link_state::LinkState;
 use super::work::{Held, Reply, Request, Verb};
 use super::{Armed, VerbsError};
 use crate::memory::Lease;
@@ -148,11 +148,31 @@ impl Link {
     /// # Panics
     /// When the batch is empty or longer than the send queue.
     pub async fn post(&self, batch: Batch) -> Result<Landed, LinkError> {
+        let posted = self.begin(batch).await?;
+        self.landed(posted).await
+    }
+
+    /// Posts a batch, and answers as soon as there is room for it in the send queue.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the link is gone.
+    ///
+    /// # Panics
+    /// When the batch is empty or longer than the send queue.
+    pub async fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
         let requests = u32::try_from(batch.verbs.len()).unwrap_or(u32::MAX);
         assert!((1..=self.shared.sends_max).contains(&requests), "a batch fits the send queue");
         let (reply, landed) = oneshot::channel();
         self.submit(requests, batch.verbs, Reply::Batch(reply)).await?;
-        self.answer(landed).await
+        Ok(Posted(landed))
+    }
+
+    /// Waits for the end of a batch of this link.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub async fn landed(&self, posted: Posted) -> Result<Landed, LinkError> {
+        self.answer(posted.0).await
     }
 
     /// Most requests of one batch.
@@ -288,23 +308,26 @@ impl Batch {
         self.verbs.push(Verb::Write { registration, bytes, address, key });
     }
 
-    /// Reads `length` bytes at the peer's address into a lease.
+    /// Reads runs of the peer's memory into a lease, one behind the other: a request each.
     ///
     /// # Panics
-    /// When the registration does not cover the lease, or the lease is shorter.
-    pub fn read(
-        &mut self,
-        registration: &Arc<Registration>,
-        lease: Lease,
-        length: u32,
-        address: u64,
-        key: RemoteKey,
-    ) {
-        let local = lease.base().as_ptr() as u64;
+    /// When the registration does not cover the lease, or the lease is shorter than the runs.
+    pub fn read(&mut self, registration: &Arc<Registration>, lease: Lease, runs: &[RemoteWindow]) {
+        let mut local = lease.base().as_ptr() as u64;
         assert!(registration.covers(local, lease.len()), "the lease is registered");
-        assert!(length as usize <= lease.len(), "the lease holds the bytes");
-        let registration = Arc::clone(registration);
-        self.verbs.push(Verb::Read { registration, lease, length, address, key });
+        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
+        assert!(bytes <= lease.len() as u64, "the lease holds the bytes");
+        let mut lease = Some(lease);
+        for run in runs {
+            self.verbs.push(Verb::Read {
+                registration: Arc::clone(registration),
+                // With the first: all requests of a batch live and end together.
+                lease: lease.take(),
+                local,
+                remote: *run,
+            });
+            local += u64::from(run.length);
+        }
     }
 
     /// Ends the peer's key, with a message that carries nothing else. It is executed after
@@ -323,6 +346,9 @@ impl Batch {
         self.verbs.is_empty()
     }
 }
+
+/// A batch under way. Dropping it does not stop it.
+pub struct Posted(oneshot::Receiver<Result<Landed, LinkError>>);
 
 /// A batch that ended well.
 #[derive(Debug, Default)]

@@ -143,9 +143,9 @@ impl LinkState {
                 request.opcode = abi::WR_RDMA_WRITE;
                 (request.rdma.remote_addr, request.rdma.rkey) = (*address, key.0);
             }
-            Verb::Read { address, key, .. } => {
+            Verb::Read { remote, .. } => {
                 request.opcode = abi::WR_RDMA_READ;
-                (request.rdma.remote_addr, request.rdma.rkey) = (*address, key.0);
+                (request.rdma.remote_addr, request.rdma.rkey) = (remote.address, remote.key.0);
             }
             Verb::Heartbeat => request.opcode = abi::WR_RDMA_WRITE,
             Verb::Invalidate { key } => {
@@ -200,7 +200,7 @@ impl LinkState {
             }
             (Reply::Batch(reply), _) => {
                 let leases = verbs.into_iter().filter_map(|verb| match verb {
-                    Verb::Read { lease, .. } => Some(lease),
+                    Verb::Read { lease, .. } => lease,
                     _ => None,
                 });
                 let _ = reply.send(Ok(Landed { leases: leases.collect() }));
@@ -291,11 +291,9 @@ fn sge(verb: &Verb) -> Sge {
             length: bytes.len() as u32,
             lkey: registration.local_key(),
         },
-        Verb::Read { registration, lease, length, .. } => Sge {
-            addr: lease.base().as_ptr() as u64,
-            length: *length,
-            lkey: registration.local_key(),
-        },
+        Verb::Read { registration, local, remote, .. } => {
+            Sge { addr: *local, length: remote.length, lkey: registration.local_key() }
+        }
         _ => Sge::default(),
     }
 }

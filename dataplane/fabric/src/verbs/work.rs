@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keyway_proto::RemoteKey;
+use keyway_proto::{RemoteKey, RemoteWindow};
 use keyway_proto::key::Direction;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -33,35 +33,13 @@ impl Request {
 
 /// One request, with the memory it names.
 pub(super) enum Verb {
-    Write {
-        registration: Arc<Registration>,
-        bytes: Bytes,
-        address: u64,
-        key: RemoteKey,
-    },
-    Read {
-        registration: Arc<Registration>,
-        lease: Lease,
-        length: u32,
-        address: u64,
-        key: RemoteKey,
-    },
-    Invalidate {
-        key: RemoteKey,
-    },
+    Write { registration: Arc<Registration>, bytes: Bytes, address: u64, key: RemoteKey },
+    Read { registration: Arc<Registration>, lease: Option<Lease>, local: u64, remote: RemoteWindow },
+    Invalidate { key: RemoteKey },
     Heartbeat,
-    Bind {
-        registration: Arc<Registration>,
-        address: u64,
-        length: u32,
-        direction: Direction,
-    },
-    Binding {
-        slot: usize,
-    },
-    Revoke {
-        slot: usize,
-    },
+    Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
+    Binding { slot: usize },
+    Revoke { slot: usize },
 }
 
 /// Who waits for it.

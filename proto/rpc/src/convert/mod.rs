@@ -2,6 +2,7 @@
 //! [`Malformed`]; nothing is guessed.
 
 use bytes::Bytes;
+use keyway_proto::key::Relinquished;
 use keyway_proto::plan::ChunkSpec;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, GetPlan, KeyFate, KeyStrength, NodeId,
@@ -9,6 +10,15 @@ use keyway_proto::{
 };
 
 use crate::schema;
+
+mod direct;
+mod session;
+
+pub use direct::{direct_plan, direct_plan_bytes};
+pub use session::{
+    close_sessions_request, open_session_request, rail, rail_message, session_offer,
+    session_offer_message, session_owner, session_request, session_selector,
+};
 
 /// A message that says nothing this version understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,29 +50,18 @@ pub fn pack_chunk_ids(chunks: &[ChunkId]) -> Bytes {
 
 /// The request for a plan.
 pub fn get_request(node: NodeId, plan: &GetPlan) -> schema::GetRequest {
-    let pieces = plan.pieces.iter().map(|piece| schema::Piece {
-        chunk: chunk_bytes(piece.chunk),
-        offset: piece.range.offset(),
-        length: piece.range.length(),
-    });
     schema::GetRequest {
         node: node.0,
         transfer: transfer_bytes(plan.transfer),
         tenant: plan.tenant.0,
-        pieces: pieces.collect(),
+        pieces: piece_messages(&plan.pieces),
     }
 }
 
 /// The plan in a request. Its length does not overflow.
 pub fn get_plan(request: &schema::GetRequest) -> Result<GetPlan, Malformed> {
-    let pieces = request.pieces.iter().map(|piece| {
-        let range = ByteRange::new(piece.offset, piece.length).ok_or(Malformed("range"))?;
-        Ok(Piece { chunk: chunk_id(&piece.chunk)?, range })
-    });
-    let pieces = pieces.collect::<Result<Vec<_>, Malformed>>()?;
-    sum(pieces.iter().map(|piece| piece.range.length()))?;
     let transfer = transfer_id(&request.transfer)?;
-    Ok(GetPlan { transfer, tenant: TenantId(request.tenant), pieces })
+    Ok(GetPlan { transfer, tenant: TenantId(request.tenant), pieces: pieces(&request.pieces)? })
 }
 
 /// The message for a plan.
@@ -72,7 +71,7 @@ pub fn put_request(node: NodeId, plan: &PutPlan) -> schema::PutPlan {
         transfer: transfer_bytes(plan.transfer),
         tenant: plan.tenant.0,
         chunks: plan.chunks.iter().map(chunk_message).collect(),
-        digests: plan.digests.iter().fold(0, |bits, kind| bits | 1 << (kind_number(kind) - 1)),
+        digests: digest_bits(plan.digests),
     }
 }
 
@@ -80,15 +79,11 @@ pub fn put_request(node: NodeId, plan: &PutPlan) -> schema::PutPlan {
 pub fn put_plan(message: &schema::PutPlan) -> Result<PutPlan, Malformed> {
     let chunks = message.chunks.iter().map(chunk_spec).collect::<Result<Vec<_>, _>>()?;
     sum(chunks.iter().map(|chunk| chunk.length))?;
-    if message.digests >> ChecksumKind::ALL.len() != 0 {
-        return Err(Malformed("digests"));
-    }
-    let asked = |kind: &ChecksumKind| message.digests & 1 << (kind_number(*kind) - 1) != 0;
     Ok(PutPlan {
         transfer: transfer_id(&message.transfer)?,
         tenant: TenantId(message.tenant),
         chunks,
-        digests: ChecksumKind::ALL.into_iter().filter(asked).collect::<DigestSet>(),
+        digests: digest_set(message.digests)?,
     })
 }
 
@@ -108,25 +103,13 @@ pub fn receipt_message(receipt: &Receipt) -> Option<schema::Receipt> {
         kind: kind_number(digest.kind()),
         value: Bytes::copy_from_slice(digest.value()),
     });
-    let path = match receipt.path {
-        TransferPath::Http => schema::TransferPath::Http,
-        _ => return None,
-    };
-    let strength = match receipt.strength {
-        KeyStrength::Http => schema::KeyStrength::Http,
-        _ => return None,
-    };
-    let key = match receipt.key {
-        KeyFate::NoKey => schema::KeyFate::NoKey,
-        _ => return None,
-    };
     Some(schema::Receipt {
         transfer: transfer_bytes(receipt.transfer),
         bytes: receipt.bytes,
         digests: digests.collect(),
-        path: path.into(),
-        strength: strength.into(),
-        key: key.into(),
+        path: path_message(receipt.path)?.into(),
+        strength: strength_message(receipt.strength)?.into(),
+        key: fate_message(receipt.key)?.into(),
     })
 }
 
@@ -136,26 +119,125 @@ pub fn receipt(message: &schema::Receipt) -> Result<Receipt, Malformed> {
         let kind = ChecksumKind::ALL.into_iter().find(|kind| kind_number(*kind) == digest.kind);
         kind.and_then(|kind| Checksum::new(kind, &digest.value)).ok_or(Malformed("digest"))
     });
-    let path = match message.path() {
-        schema::TransferPath::Http => TransferPath::Http,
-        schema::TransferPath::Unspecified => return Err(Malformed("transfer path")),
-    };
-    let strength = match message.strength() {
-        schema::KeyStrength::Http => KeyStrength::Http,
-        schema::KeyStrength::Unspecified => return Err(Malformed("key strength")),
-    };
-    let key = match message.key() {
-        schema::KeyFate::NoKey => KeyFate::NoKey,
-        schema::KeyFate::Unspecified => return Err(Malformed("key fate")),
-    };
     Ok(Receipt {
         transfer: transfer_id(&message.transfer)?,
         bytes: message.bytes,
         digests: digests.collect::<Result<_, _>>()?,
-        path,
-        strength,
-        key,
+        path: path(message.path())?,
+        strength: strength(message.strength())?,
+        key: fate(message.key())?,
     })
+}
+
+/// The message for what became of a direct transfer's key.
+pub fn relinquished_message(key: Relinquished) -> schema::KeyFate {
+    match key {
+        Relinquished::Invalidated => schema::KeyFate::Invalidated,
+        Relinquished::Quiet => schema::KeyFate::Quiet,
+        Relinquished::Fenced => schema::KeyFate::Fenced,
+        Relinquished::Unknown => schema::KeyFate::Unknown,
+    }
+}
+
+/// What became of a direct transfer's key. Whatever says nothing of it is
+/// [`Relinquished::Unknown`], which is always safe.
+pub fn relinquished(message: schema::KeyFate) -> Relinquished {
+    match message {
+        schema::KeyFate::Invalidated => Relinquished::Invalidated,
+        schema::KeyFate::Quiet => Relinquished::Quiet,
+        schema::KeyFate::Fenced => Relinquished::Fenced,
+        schema::KeyFate::Unknown | schema::KeyFate::NoKey | schema::KeyFate::Unspecified => {
+            Relinquished::Unknown
+        }
+    }
+}
+
+fn path_message(path: TransferPath) -> Option<schema::TransferPath> {
+    Some(match path {
+        TransferPath::Http => schema::TransferPath::Http,
+        TransferPath::VerbsHost => schema::TransferPath::VerbsHost,
+        TransferPath::VerbsGpu => schema::TransferPath::VerbsGpu,
+        _ => return None,
+    })
+}
+
+fn path(message: schema::TransferPath) -> Result<TransferPath, Malformed> {
+    match message {
+        schema::TransferPath::Http => Ok(TransferPath::Http),
+        schema::TransferPath::VerbsHost => Ok(TransferPath::VerbsHost),
+        schema::TransferPath::VerbsGpu => Ok(TransferPath::VerbsGpu),
+        schema::TransferPath::Unspecified => Err(Malformed("transfer path")),
+    }
+}
+
+fn strength_message(strength: KeyStrength) -> Option<schema::KeyStrength> {
+    Some(match strength {
+        KeyStrength::Http => schema::KeyStrength::Http,
+        KeyStrength::Slab => schema::KeyStrength::Slab,
+        KeyStrength::Registration => schema::KeyStrength::Registration,
+        KeyStrength::WindowLocal => schema::KeyStrength::WindowLocal,
+        KeyStrength::Window => schema::KeyStrength::Window,
+        _ => return None,
+    })
+}
+
+fn strength(message: schema::KeyStrength) -> Result<KeyStrength, Malformed> {
+    match message {
+        schema::KeyStrength::Http => Ok(KeyStrength::Http),
+        schema::KeyStrength::Slab => Ok(KeyStrength::Slab),
+        schema::KeyStrength::Registration => Ok(KeyStrength::Registration),
+        schema::KeyStrength::WindowLocal => Ok(KeyStrength::WindowLocal),
+        schema::KeyStrength::Window => Ok(KeyStrength::Window),
+        schema::KeyStrength::Unspecified => Err(Malformed("key strength")),
+    }
+}
+
+fn fate_message(fate: KeyFate) -> Option<schema::KeyFate> {
+    match fate {
+        KeyFate::NoKey => Some(schema::KeyFate::NoKey),
+        KeyFate::Relinquished(key) => Some(relinquished_message(key)),
+        _ => None,
+    }
+}
+
+fn fate(message: schema::KeyFate) -> Result<KeyFate, Malformed> {
+    match message {
+        schema::KeyFate::NoKey => Ok(KeyFate::NoKey),
+        schema::KeyFate::Unspecified => Err(Malformed("key fate")),
+        told => Ok(KeyFate::Relinquished(relinquished(told))),
+    }
+}
+
+fn piece_messages(pieces: &[Piece]) -> Vec<schema::Piece> {
+    let message = |piece: &Piece| schema::Piece {
+        chunk: chunk_bytes(piece.chunk),
+        offset: piece.range.offset(),
+        length: piece.range.length(),
+    };
+    pieces.iter().map(message).collect()
+}
+
+/// The pieces in messages; their sum does not overflow.
+fn pieces(messages: &[schema::Piece]) -> Result<Vec<Piece>, Malformed> {
+    let pieces = messages.iter().map(|piece| {
+        let range = ByteRange::new(piece.offset, piece.length).ok_or(Malformed("range"))?;
+        Ok(Piece { chunk: chunk_id(&piece.chunk)?, range })
+    });
+    let pieces = pieces.collect::<Result<Vec<_>, Malformed>>()?;
+    sum(pieces.iter().map(|piece| piece.range.length()))?;
+    Ok(pieces)
+}
+
+fn digest_bits(digests: DigestSet) -> u32 {
+    digests.iter().fold(0, |bits, kind| bits | 1 << (kind_number(kind) - 1))
+}
+
+fn digest_set(bits: u32) -> Result<DigestSet, Malformed> {
+    if bits >> ChecksumKind::ALL.len() != 0 {
+        return Err(Malformed("digests"));
+    }
+    let asked = |kind: &ChecksumKind| bits & 1 << (kind_number(*kind) - 1) != 0;
+    Ok(ChecksumKind::ALL.into_iter().filter(asked).collect())
 }
 
 fn transfer_id(bytes: &[u8]) -> Result<TransferId, Malformed> {
@@ -218,7 +300,33 @@ mod tests {
             strength: KeyStrength::Http,
             key: KeyFate::NoKey,
         };
-        assert_eq!(receipt(&receipt_message(&given).expect("known")), Ok(given));
+        let paths = [TransferPath::Http, TransferPath::VerbsHost, TransferPath::VerbsGpu];
+        let fates = RELINQUISHED.map(KeyFate::Relinquished).into_iter().chain([KeyFate::NoKey]);
+        for key in fates {
+            for (path, strength) in paths.into_iter().cycle().zip(KeyStrength::ALL) {
+                let given = Receipt { path, strength, key, ..given.clone() };
+                assert_eq!(receipt(&receipt_message(&given).expect("known")), Ok(given));
+            }
+        }
+    }
+
+    const RELINQUISHED: [Relinquished; 4] = [
+        Relinquished::Invalidated,
+        Relinquished::Quiet,
+        Relinquished::Fenced,
+        Relinquished::Unknown,
+    ];
+
+    /// Goal: nothing but a node's own word makes a key's fate better than unknown.
+    #[test]
+    fn a_fate_that_nobody_told_is_unknown() {
+        for key in RELINQUISHED {
+            assert_eq!(relinquished(relinquished_message(key)), key);
+        }
+        for number in [0, 1, 6, -1] {
+            let reply = schema::TransferReply { key: number, outcome: None };
+            assert_eq!(relinquished(reply.key()), Relinquished::Unknown, "{number}");
+        }
     }
 
     #[test]
@@ -236,7 +344,9 @@ mod tests {
         let too_long = request(vec![piece(0, u64::MAX), piece(0, 1)]);
         assert_eq!(get_plan(&too_long), Err(Malformed("length")));
         assert_eq!(chunk_ids(&[0; 17]), Err(Malformed("chunk ids")));
-        assert_eq!(receipt(&schema::Receipt::default()), Err(Malformed("transfer path")));
+        let nowhere =
+            schema::Receipt { transfer: Bytes::from_static(&[0; 16]), ..Default::default() };
+        assert_eq!(receipt(&nowhere), Err(Malformed("transfer path")));
         let digests = schema::PutPlan {
             transfer: Bytes::from_static(&[0; 16]),
             digests: 0x40,

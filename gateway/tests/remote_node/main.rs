@@ -4,89 +4,32 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use keyway_dataplane::node::BodyError;
-use keyway_dataplane::{Body, Delivery, LocalNode, NodeStatus, StorageNode, TransferError, rpc};
+use keyway_dataplane::{
+    Body, Delivery, LocalNode, NodeStatus, SealingKey, SessionError, StorageNode, TransferError,
+    Transferred,
+};
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece,
-    PutPlan, Receipt, TenantId, TransferId,
+    PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
+    TransferId,
 };
 use keyway_rpc::TlsPaths;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-const ID: NodeId = NodeId(3);
-const NAME: &str = "node.keyway.test";
+mod direct;
+#[path = "../common/direct_node.rs"]
+mod direct_node;
+mod served;
 
-/// An authority and one certificate under it, as files.
-struct Pki {
-    dir: tempfile::TempDir,
-}
-
-impl Pki {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca_key = rcgen::KeyPair::generate().unwrap();
-        let ca = params.self_signed(&ca_key).unwrap();
-        let issuer = rcgen::Issuer::new(params, ca_key);
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(vec![NAME.to_owned()]).unwrap();
-        let cert = params.signed_by(&key, &issuer).unwrap();
-        std::fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
-        std::fs::write(dir.path().join("cert.pem"), cert.pem()).unwrap();
-        std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
-        Self { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn paths(&self) -> TlsPaths {
-        TlsPaths {
-            ca_path: self.path("ca.pem"),
-            cert_path: self.path("cert.pem"),
-            key_path: self.path("key.pem"),
-        }
-    }
-}
-
-struct Served<N = LocalNode> {
-    node: Arc<N>,
-    address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    server: JoinHandle<()>,
-}
-
-impl<N: StorageNode> Served<N> {
-    async fn start(pki: &Pki, node: Arc<N>, address: &str) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let (tls, served) = (pki.paths(), Arc::clone(&node));
-        let server = tokio::spawn(async move {
-            let stopped = async { drop(stopped.await) };
-            rpc::serve(served, listener, &tls, stopped).await.unwrap();
-        });
-        Self { node, address, stop, server }
-    }
-
-    async fn stop(self) -> (Arc<N>, SocketAddr) {
-        drop(self.stop);
-        self.server.await.unwrap();
-        (self.node, self.address)
-    }
-}
+use served::{ID, NAME, Pki, Served, config};
 
 fn node() -> Arc<LocalNode> {
     LocalNode::in_memory(ID, 256 << 20, 16 << 20).unwrap()
@@ -94,17 +37,6 @@ fn node() -> Arc<LocalNode> {
 
 async fn served(pki: &Pki) -> Served {
     Served::start(pki, node(), "127.0.0.1:0").await
-}
-
-fn config(tls: TlsPaths, address: SocketAddr) -> RemoteNodeConfig {
-    RemoteNodeConfig {
-        id: ID,
-        endpoint: format!("https://{address}"),
-        server_name: NAME.into(),
-        tls,
-        connect_timeout_ms: 5_000,
-        answer_timeout_ms: 20_000,
-    }
 }
 
 fn remote(pki: &Pki, address: SocketAddr) -> RemoteNode {
@@ -375,6 +307,30 @@ impl StorageNode for Hanging {
     async fn status(&self) -> Result<NodeStatus, TransferError> {
         std::future::pending().await
     }
+
+    async fn rails(&self) -> Result<Vec<Rail>, TransferError> {
+        std::future::pending().await
+    }
+
+    async fn open_session(
+        &self,
+        _: SessionOwner,
+        _: SessionRequest,
+    ) -> Result<SessionOffer, SessionError> {
+        std::future::pending().await
+    }
+
+    async fn close_sessions(&self, _: SessionSelector) -> Result<u64, TransferError> {
+        std::future::pending().await
+    }
+
+    async fn transfer(&self, _: Bytes) -> Transferred {
+        std::future::pending().await
+    }
+
+    async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
+        std::future::pending().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -389,6 +345,12 @@ async fn a_node_that_hangs_is_given_up() {
     given_up(remote.status().await.map(drop));
     given_up(remote.chunks(None, 1).await.map(drop));
     given_up(remote.release(&[ChunkId::generate()]).await);
+    given_up(remote.rails().await.map(drop));
+    given_up(remote.sealing_key().await.map(drop));
+    given_up(remote.close_sessions(SessionSelector::Tenant(TenantId::ROOT)).await.map(drop));
+    let request = direct_node::session_request(ID);
+    let opened = remote.open_session(direct::owner(), request).await;
+    assert!(matches!(opened, Err(SessionError::Unreachable(_))), "{opened:?}");
     given_up(read(&remote, get_plan(&put_plan(5000))).await.map(drop));
     // One whose frames are all under way, and one that the window holds up.
     for length in [5000, 32 << 20] {

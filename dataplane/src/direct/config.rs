@@ -1,0 +1,40 @@
+//! What an operator says about direct transfers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::AccessMode;
+
+/// How a node serves direct transfers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RdmaConfig {
+    /// Whether RDMA adapters are used.
+    pub mode: AccessMode,
+    /// The ports that take sessions, as `mlx5_0` (all its ports) or `mlx5_0/1`; none means
+    /// all that are active.
+    pub devices: Vec<String>,
+    /// Sessions open at once.
+    pub sessions_max: usize,
+    /// Sessions open at once of one access key.
+    pub sessions_per_key_max: usize,
+    /// Transfers that one session may have in flight.
+    pub windows_per_session_max: u32,
+    /// A session that was not used for this long is closed.
+    pub idle_timeout_ms: u64,
+    /// A transfer that takes longer is given up, and its key ended.
+    pub transfer_timeout_ms: u64,
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        Self {
+            mode: AccessMode::Auto,
+            devices: Vec::new(),
+            sessions_max: 1024,
+            sessions_per_key_max: 256,
+            windows_per_session_max: 64,
+            idle_timeout_ms: 300_000,
+            transfer_timeout_ms: 60_000,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! PUT: RDMA READ → leases → extents.
+//!
+//! Sketch, per MiB: one READ into a lease, one pass of CRC32C per block and one of each digest
+//! asked for, one device write from the same lease. No byte is copied. Up to
+//! [`READS_IN_FLIGHT`] READs run ahead of the drive. MD5 and SHA run on a blocking thread, a
+//! piece at a time, and bound the transfer where they are asked for.
+
+use std::collections::VecDeque;
+
+use futures::future::{BoxFuture, try_join_all};
+use keyway_fabric::memory::LeasePool;
+use keyway_fabric::verbs::{Batch, Posted};
+use keyway_proto::checksum::MultiHasher;
+use keyway_proto::unit::CHUNK_BYTES_MAX;
+use keyway_proto::{DigestSet, Digests, PutPlan, SessionToken};
+
+use super::execute::Needs;
+use super::remote::RemoteCursor;
+use super::session::Session;
+use crate::engine::{Turn, piece_class, publish};
+use crate::node::{DirectError, TransferError};
+use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError};
+
+/// Pieces being read ahead of the one that is written.
+const READS_IN_FLIGHT: usize = 4;
+
+/// Bytes that have all arrived, on their way to the drive.
+pub(super) struct Staging {
+    seals: Vec<BoxFuture<'static, Result<Box<dyn StagedChunk>, StoreError>>>,
+    digests: Digests,
+    plan: PutPlan,
+    _turn: Turn,
+}
+
+/// Durable bytes that nobody sees yet.
+pub(super) struct Staged {
+    chunks: Vec<Box<dyn StagedChunk>>,
+    digests: Digests,
+    plan: PutPlan,
+}
+
+impl Staging {
+    /// Waits until all is durable.
+    pub(super) async fn seal(self) -> Result<Staged, DirectError> {
+        let Self { seals, digests, plan, _turn } = self;
+        Ok(Staged { chunks: try_join_all(seals).await?, digests, plan })
+    }
+}
+
+impl Staged {
+    /// Makes the chunks readable.
+    pub(super) fn publish(self, store: &dyn BlobStore) -> Result<Digests, DirectError> {
+        publish(self.chunks, &self.plan, store)?;
+        Ok(self.digests)
+    }
+}
+
+pub(super) async fn run(
+    plan: &PutPlan,
+    target: &SessionToken,
+    session: &Session,
+    needs: &Needs,
+    turn: Turn,
+) -> Result<Staging, DirectError> {
+    if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
+        return Err(DirectError::InvalidPlan("a chunk's length is out of bounds"));
+    }
+    let mut reads = Reads {
+        lengths: plan.chunks.iter().map(|chunk| chunk.length).collect(),
+        under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
+        cursor: RemoteCursor::new(target),
+        session,
+        pool: &needs.pool,
+    };
+    let mut hasher = PieceHasher::new(plan.digests);
+    let mut seals = Vec::with_capacity(plan.chunks.len());
+    for chunk in &plan.chunks {
+        let mut writer: Box<dyn ChunkWriter> = needs.store.writer(*chunk).await?;
+        let mut left = chunk.length;
+        while left > 0 {
+            let piece = hasher.update(reads.next().await?).await?;
+            left -= piece.len() as u64;
+            writer.write(piece).await?;
+        }
+        seals.push(writer.seal());
+    }
+    Ok(Staging { seals, digests: hasher.finish(), plan: plan.clone(), _turn: turn })
+}
+
+/// The READs of a transfer, some ahead of the piece being taken.
+struct Reads<'a> {
+    /// Bytes of each chunk not asked for yet.
+    lengths: VecDeque<u64>,
+    under_way: VecDeque<(Posted, usize)>,
+    cursor: RemoteCursor,
+    session: &'a Session,
+    pool: &'a LeasePool,
+}
+
+impl Reads<'_> {
+    /// The next piece. It lies in one chunk.
+    async fn next(&mut self) -> Result<Piece, DirectError> {
+        while self.under_way.len() < READS_IN_FLIGHT && self.begin().await? {}
+        let next = self.under_way.pop_front();
+        let (posted, length) = next.ok_or(DirectError::InvalidPlan("nothing is left to read"))?;
+        let landed = self.session.link.landed(posted).await?;
+        let lease = landed.leases.into_iter().next().expect("a READ gives its lease back");
+        Ok(Piece::landed(lease, length))
+    }
+
+    /// Begins a READ; `false` when there is none left, or no buffer for it.
+    async fn begin(&mut self) -> Result<bool, DirectError> {
+        while self.lengths.front() == Some(&0) {
+            self.lengths.pop_front();
+        }
+        let Some(rest) = self.lengths.front_mut() else { return Ok(false) };
+        let class = piece_class(*rest, self.pool);
+        // One that holds buffers must not wait for more: two such would wait for each other.
+        let lease = match self.under_way.is_empty() {
+            true => self.pool.lease(class).await,
+            false => match self.pool.try_lease(class) {
+                Some(lease) => lease,
+                None => return Ok(false),
+            },
+        };
+        let length = (*rest).min(class.bytes() as u64);
+        *rest -= length;
+        let runs = self.cursor.take(length as u32);
+        let mut batch = Batch::default();
+        batch.read(&self.session.domain.buffers, lease, &runs);
+        let posted = self.session.link.begin(batch).await?;
+        self.under_way.push_back((posted, length as usize));
+        Ok(true)
+    }
+}
+
+/// Hashes pieces in order: CRCs in place, slow digests on a blocking thread.
+struct PieceHasher {
+    fast: MultiHasher,
+    slow: Option<MultiHasher>,
+}
+
+impl PieceHasher {
+    fn new(digests: DigestSet) -> Self {
+        let (fast, slow) = digests.iter().partition::<Vec<_>, _>(|kind| kind.combines());
+        let slow = (!slow.is_empty()).then(|| MultiHasher::new(slow.into_iter().collect()));
+        Self { fast: MultiHasher::new(fast.into_iter().collect()), slow }
+    }
+
+    async fn update(&mut self, piece: Piece) -> Result<Piece, DirectError> {
+        self.fast.update(piece.bytes());
+        let Some(mut slow) = self.slow.take() else { return Ok(piece) };
+        let hashed = tokio::task::spawn_blocking(move || {
+            slow.update(piece.bytes());
+            (slow, piece)
+        });
+        let (slow, piece) = hashed.await.map_err(|_| TransferError::Store {
+            reason: "the hashing thread was lost".into(),
+            sticky: false,
+        })?;
+        self.slow = Some(slow);
+        Ok(piece)
+    }
+
+    fn finish(self) -> Digests {
+        let slow = self.slow.map(MultiHasher::finish).unwrap_or_default();
+        self.fast.finish().iter().chain(slow.iter()).copied().collect()
+    }
+}

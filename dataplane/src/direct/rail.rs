@@ -1,0 +1,174 @@
+//! The ports of this node that take sessions, opened and tried at start.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use keyway_fabric::memory::LeasePool;
+use keyway_fabric::verbs::{
+    Device, Domain, Port, PortInfo, Registration, SelfTest, VerbsError, self_test,
+};
+use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
+use keyway_sys::NativeError;
+use keyway_sys::verbs::Verbs;
+use parking_lot::Mutex;
+
+use super::RdmaConfig;
+use crate::store::AccessMode;
+
+/// Why a node that must have RDMA has none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RdmaUnavailable {
+    /// libibverbs is missing or failed.
+    #[error("RDMA is required")]
+    Library(#[from] NativeError),
+    /// No port is usable.
+    #[error("RDMA is required, and no port passed its self-test")]
+    NoPort,
+}
+
+/// An opened port.
+pub(super) struct NodeRail {
+    pub(super) number: u32,
+    pub(super) port: Port,
+    pub(super) strength: KeyStrength,
+    /// The domains of the tenants that have sessions here.
+    domains: Mutex<HashMap<TenantId, Weak<TenantDomain>>>,
+}
+
+/// A tenant's protection domain on a port, with the node's buffers registered in it. Lives as
+/// long as the tenant has a session there.
+pub(crate) struct TenantDomain {
+    pub(super) domain: Arc<Domain>,
+    pub(super) buffers: Arc<Registration>,
+}
+
+impl NodeRail {
+    /// The tenant's domain. Registers the node's buffers for its first session: milliseconds.
+    pub(super) fn domain(
+        &self,
+        tenant: TenantId,
+        pool: &LeasePool,
+    ) -> Result<Arc<TenantDomain>, VerbsError> {
+        let mut domains = self.domains.lock();
+        if let Some(domain) = domains.get(&tenant).and_then(Weak::upgrade) {
+            return Ok(domain);
+        }
+        domains.retain(|_, domain| domain.strong_count() > 0);
+        let domain = Domain::new(self.port.device())?;
+        let buffers = domain.register_pool(pool)?;
+        let made = Arc::new(TenantDomain { domain, buffers });
+        domains.insert(tenant, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    pub(super) fn describe(&self, node: NodeId) -> Rail {
+        let info = self.port.info();
+        Rail {
+            node,
+            rail: self.number,
+            name: format!("{}/{}", info.device, info.number),
+            link: info.link,
+            gid: info.gid,
+            strength: self.strength,
+        }
+    }
+}
+
+/// A port, looked at and tried, for operators.
+#[derive(Clone, Debug)]
+pub struct PortReport {
+    /// The adapter and port: `mlx5_0/1`.
+    pub name: String,
+    /// The adapter's firmware.
+    pub firmware: String,
+    /// The port's addresses and limits.
+    pub info: PortInfo,
+    /// Whether the adapter says that it has type-2B memory windows.
+    pub has_windows: bool,
+    /// What it can really do.
+    pub found: SelfTest,
+}
+
+/// Opens and tries every active port. Takes up to seconds.
+///
+/// # Errors
+/// When libibverbs is missing or fails.
+pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
+    let mut reports = Vec::new();
+    for port in ports(&[])? {
+        let (info, device) = (port.info().clone(), port.device());
+        reports.push(PortReport {
+            name: format!("{}/{}", info.device, info.number),
+            firmware: device.firmware(),
+            has_windows: device.has_windows(),
+            found: self_test(&port).await,
+            info,
+        });
+    }
+    Ok(reports)
+}
+
+/// Opens and tries the ports that are wanted. Says in the log what was found, and why not
+/// where nothing was.
+pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnavailable> {
+    if config.mode == AccessMode::Off {
+        return Ok(Vec::new());
+    }
+    let required = config.mode == AccessMode::Require;
+    let ports = match ports(&config.devices) {
+        Ok(ports) => ports,
+        Err(error) if required => return Err(error.into()),
+        Err(error) => {
+            tracing::info!(%error, "no RDMA");
+            return Ok(Vec::new());
+        }
+    };
+    let mut rails = Vec::new();
+    for port in ports {
+        let found: SelfTest = self_test(&port).await;
+        let info = port.info();
+        tracing::info!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA port");
+        if let Some(strength) = found.strength {
+            let number = rails.len() as u32;
+            rails.push(NodeRail { number, port, strength, domains: Mutex::default() });
+        }
+    }
+    if rails.is_empty() && required {
+        return Err(RdmaUnavailable::NoPort);
+    }
+    Ok(rails)
+}
+
+/// The wanted ports that open.
+fn ports(wanted: &[String]) -> Result<Vec<Port>, NativeError> {
+    let verbs = Arc::new(Verbs::load()?);
+    let mut ports = Vec::new();
+    for name in verbs.device_names()? {
+        let of_device = |want: &String| {
+            want.split_once('/').map_or(want.as_str(), |(device, _)| device) == name
+        };
+        if !wanted.is_empty() && !wanted.iter().any(of_device) {
+            continue;
+        }
+        let device = match Device::open(&verbs, &name) {
+            Ok(device) => device,
+            Err(error) => {
+                tracing::warn!(%error, device = name, "cannot open an RDMA device");
+                continue;
+            }
+        };
+        for number in 1..=device.ports() {
+            let this = format!("{name}/{number}");
+            if !wanted.is_empty() && !wanted.iter().any(|want| *want == name || *want == this) {
+                continue;
+            }
+            // A context of its own: a port's thread takes its device's events.
+            match Device::open(&verbs, &name).and_then(|device| Port::open(&device, number)) {
+                Ok(port) => ports.push(port),
+                Err(error) => tracing::info!(%error, "RDMA port left out"),
+            }
+        }
+    }
+    Ok(ports)
+}

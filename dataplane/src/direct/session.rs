@@ -1,0 +1,227 @@
+//! Sessions: who may use which queue pair, and until when.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use keyway_fabric::verbs::{Link, LinkShape, VerbsError};
+use keyway_proto::{
+    KeyStrength, NodeId, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+};
+use parking_lot::Mutex;
+
+use super::RdmaConfig;
+use super::rail::{NodeRail, TenantDomain};
+use crate::node::SessionError;
+use keyway_fabric::memory::LeasePool;
+
+/// How often a session is looked at: whether it idles, and whether its client still lives.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The open sessions.
+pub(super) struct Sessions {
+    node: NodeId,
+    next: AtomicU32,
+    open: Mutex<HashMap<SessionId, Arc<Session>>>,
+}
+
+/// A session: a queue pair, connected to one client's.
+pub(crate) struct Session {
+    pub(super) id: SessionId,
+    pub(super) owner: SessionOwner,
+    pub(super) link: Link,
+    pub(super) strength: KeyStrength,
+    pub(super) domain: Arc<TenantDomain>,
+    windows: u32,
+    begun: Instant,
+    /// Milliseconds after `begun` at which it was last used.
+    used_ms: AtomicU64,
+    transfers: AtomicU32,
+}
+
+/// A transfer of a session, counted while it lives.
+pub(crate) struct Use(pub(super) Arc<Session>);
+
+impl Sessions {
+    pub(super) fn new(node: NodeId) -> Self {
+        // Serials start anywhere, so that ids of an earlier life are not taken for this one's.
+        Self { node, next: AtomicU32::new(fastrand::u32(..)), open: Mutex::default() }
+    }
+
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        rail: Arc<NodeRail>,
+        pool: LeasePool,
+        owner: SessionOwner,
+        request: SessionRequest,
+        config: &RdmaConfig,
+    ) -> Result<SessionOffer, SessionError> {
+        let strength = common(rail.strength, &request.strengths)?;
+        let client = request.client.checked();
+        let client = client.map_err(|_| SessionError::Incompatible("the address is malformed"))?;
+        self.room(&owner, config)?;
+        let windows = request.windows.clamp(1, config.windows_per_session_max);
+        let tenant = owner.tenant;
+        // Queue pairs and registrations are made by blocking system calls.
+        let made = tokio::task::spawn_blocking(move || {
+            let domain = rail.domain(tenant, &pool)?;
+            let pending = rail.port.link(&domain.domain, LinkShape::NODE)?;
+            let server = pending.address();
+            Ok((pending.connect(&client)?, domain, server))
+        });
+        let (link, domain, server) = made.await.map_err(|_| stopped())?.map_err(refused)?;
+        let id = SessionId::new(self.node, self.next.fetch_add(1, Ordering::Relaxed));
+        let session = Arc::new(Session {
+            id,
+            owner,
+            link,
+            strength,
+            domain,
+            windows,
+            begun: Instant::now(),
+            used_ms: AtomicU64::new(0),
+            transfers: AtomicU32::new(0),
+        });
+        {
+            // Others may have come while the queue pair was made.
+            let mut open = self.open.lock();
+            room(&open, &session.owner, config)?;
+            open.insert(id, Arc::clone(&session));
+        }
+        let idle = Duration::from_millis(config.idle_timeout_ms);
+        tokio::spawn(watch(Arc::clone(self), session, idle));
+        let (node, idle_timeout_ms) = (self.node, config.idle_timeout_ms);
+        Ok(SessionOffer { session: id, node, server, strength, windows, idle_timeout_ms })
+    }
+
+    fn room(&self, owner: &SessionOwner, config: &RdmaConfig) -> Result<(), SessionError> {
+        room(&self.open.lock(), owner, config)
+    }
+
+    /// The owner's session, for one transfer of it.
+    pub(super) fn take(&self, id: SessionId, owner: &SessionOwner) -> Option<Use> {
+        let open = self.open.lock();
+        let session = open.get(&id).filter(|session| session.owner == *owner)?;
+        let taken = session.transfers.fetch_add(1, Ordering::Relaxed);
+        let taken_use = Use(Arc::clone(session));
+        // More than windows: the client breaks its own promise.
+        (taken < session.windows).then_some(taken_use)
+    }
+
+    pub(super) async fn close(&self, selector: &SessionSelector) -> u64 {
+        let chosen: Vec<_> = {
+            let open = self.open.lock();
+            let chosen = open.values().filter(|session| match selector {
+                SessionSelector::One(id, owner) => session.id == *id && session.owner == *owner,
+                SessionSelector::Owner(owner) => session.owner == *owner,
+                SessionSelector::Tenant(tenant) => session.owner.tenant == *tenant,
+            });
+            chosen.cloned().collect()
+        };
+        join_all(chosen.iter().map(|session| session.link.fence())).await;
+        let mut open = self.open.lock();
+        for session in &chosen {
+            open.remove(&session.id);
+        }
+        chosen.len() as u64
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.open.lock().len() as u64
+    }
+}
+
+impl Session {
+    fn touch(&self) {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.used_ms.store(now, Ordering::Relaxed);
+    }
+
+    fn unused_for(&self) -> Duration {
+        let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
+        self.begun.elapsed().saturating_sub(used)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.transfers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends a session that idles or whose client is gone, and forgets one that has ended.
+async fn watch(sessions: Arc<Sessions>, session: Arc<Session>, idle: Duration) {
+    let (id, link) = (session.id, session.link.clone());
+    loop {
+        let ended = tokio::time::timeout(LOOK.min(idle), link.destroyed()).await;
+        if let Ok(why) = ended {
+            tracing::debug!(session = %id, %why, "a session ended");
+            break;
+        }
+        if session.transfers.load(Ordering::Relaxed) > 0 {
+            continue;
+        }
+        if session.unused_for() >= idle {
+            link.fence().await;
+        } else if session.unused_for() >= LOOK {
+            // A client that died without a word is noticed here: its adapter does not answer.
+            let _ = link.heartbeat().await;
+        }
+    }
+    sessions.open.lock().remove(&id);
+}
+
+fn room(
+    open: &HashMap<SessionId, Arc<Session>>,
+    owner: &SessionOwner,
+    config: &RdmaConfig,
+) -> Result<(), SessionError> {
+    let of_owner = open.values().filter(|session| session.owner == *owner).count();
+    if open.len() >= config.sessions_max || of_owner >= config.sessions_per_key_max {
+        return Err(SessionError::TooMany);
+    }
+    Ok(())
+}
+
+/// The strongest that both ends can do. A window's invalidation needs nothing of the node's
+/// adapter but the sending; what the client's adapter cannot do, the node's does not help.
+fn common(ours: KeyStrength, theirs: &[KeyStrength]) -> Result<KeyStrength, SessionError> {
+    let usable = theirs.iter().copied().filter(|strength| {
+        matches!(
+            strength,
+            KeyStrength::Window | KeyStrength::WindowLocal | KeyStrength::Registration
+        ) && (*strength != KeyStrength::Window || ours == KeyStrength::Window)
+    });
+    usable.max().ok_or(SessionError::Incompatible("no key strength in common"))
+}
+
+fn refused(error: VerbsError) -> SessionError {
+    match error {
+        VerbsError::OtherNetwork => SessionError::Incompatible("another kind of network"),
+        VerbsError::TooManyLinks => SessionError::TooMany,
+        error => SessionError::Adapter(error.to_string().into()),
+    }
+}
+
+fn stopped() -> SessionError {
+    SessionError::Adapter("the node is shutting down".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_common_strength_is_taken() {
+        use KeyStrength::{Http, Registration, Slab, Window, WindowLocal};
+        let both = common(Window, &[Registration, Window, WindowLocal]);
+        assert_eq!(both.ok(), Some(Window));
+        assert_eq!(common(Registration, &[Window, WindowLocal]).ok(), Some(WindowLocal));
+        assert_eq!(common(Window, &[Registration]).ok(), Some(Registration));
+        assert!(common(Window, &[Http, Slab]).is_err());
+        assert!(common(Window, &[]).is_err());
+    }
+}

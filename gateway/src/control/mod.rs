@@ -1,0 +1,235 @@
+//! The control endpoints: rails and sessions, for clients that move bytes past HTTP.
+//!
+//! | call | answer |
+//! |---|---|
+//! | `GET /_keyway/v1/rails` | the ports of all nodes that take sessions |
+//! | `POST /_keyway/v1/sessions` | a queue pair of a node's, connected to the caller's |
+//! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
+//!
+//! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
+//! says who calls. A session is its opener's: the same tenant and access key.
+//!
+//! What may not enter: HTTP bodies, signatures, S3's error codes.
+
+use futures::future::join_all;
+use http::{Method, StatusCode};
+use keyway_dataplane::{SessionError, TransferError};
+use keyway_proto::session::{ACCESS_KEY_BYTES_MAX, SESSION_WINDOWS_MAX};
+use keyway_proto::{KeyStrength, Rail, SessionId, SessionOwner, SessionRequest, SessionSelector};
+use serde::Serialize;
+
+use crate::node::Nodes;
+
+/// What the paths of all control endpoints begin with.
+pub const PREFIX: &str = "/_keyway/v1/";
+/// Largest document in a request, in bytes.
+pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
+
+const VERSION: u32 = 1;
+const RAILS: &str = "rails";
+const SESSIONS: &str = "sessions";
+
+/// A control endpoint, called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// The rails of all nodes.
+    ListRails,
+    /// A session, as the document says.
+    OpenSession,
+    /// No such session any more.
+    CloseSession(SessionId),
+}
+
+/// Why a call was not done.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// No endpoint has this path.
+    #[error("no such endpoint")]
+    NoSuchEndpoint,
+    /// The endpoint has no such method.
+    #[error("method not allowed")]
+    MethodNotAllowed,
+    /// The document is not the one that was to be sent.
+    #[error("the document is malformed at line {}, column {}", .0.line, .0.column)]
+    Malformed(Position),
+    /// A field is beyond what may be asked for.
+    #[error("{0} is out of bounds")]
+    OutOfBounds(&'static str),
+    /// The caller has no session of this id.
+    #[error("no such session")]
+    NoSuchSession,
+    /// No node answered.
+    #[error("no node could be reached: {0}")]
+    NodesUnreachable(TransferError),
+    /// The node refused or failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// Where a document stops to make sense. What stands there is not repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// From 1.
+    pub line: usize,
+    /// From 1.
+    pub column: usize,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The status.
+    pub status: StatusCode,
+    /// The document; empty where there is none.
+    pub json: Vec<u8>,
+}
+
+impl Call {
+    /// The call that a method and a path make.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchEndpoint`] and [`ControlError::MethodNotAllowed`].
+    pub fn of(method: &Method, path: &str) -> Result<Self, ControlError> {
+        let rest = path.strip_prefix(PREFIX).ok_or(ControlError::NoSuchEndpoint)?;
+        let (call, allowed) = match rest.split_once('/') {
+            None if rest == RAILS => (Self::ListRails, Method::GET),
+            None if rest == SESSIONS => (Self::OpenSession, Method::POST),
+            Some((SESSIONS, id)) => {
+                let id = id.parse().map_err(|_| ControlError::NoSuchSession)?;
+                (Self::CloseSession(id), Method::DELETE)
+            }
+            _ => return Err(ControlError::NoSuchEndpoint),
+        };
+        if *method == allowed { Ok(call) } else { Err(ControlError::MethodNotAllowed) }
+    }
+
+    /// The operation's name, for logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ListRails => "ListRails",
+            Self::OpenSession => "OpenSession",
+            Self::CloseSession(_) => "CloseSession",
+        }
+    }
+}
+
+/// Answers the control endpoints.
+pub struct Control {
+    nodes: Nodes,
+}
+
+#[derive(Serialize)]
+struct Rails {
+    version: u32,
+    rails: Vec<Rail>,
+}
+
+impl Control {
+    /// Over these nodes.
+    pub fn new(nodes: Nodes) -> Self {
+        Self { nodes }
+    }
+
+    /// Does what `owner` calls for. A call that is dropped may have been done.
+    ///
+    /// # Errors
+    /// [`ControlError`]; an error of [`Call::OpenSession`] leaves no session, unless the node
+    /// could not be reached: then it may be there until it was idle for its time.
+    pub async fn answer(
+        &self,
+        owner: SessionOwner,
+        call: Call,
+        document: &[u8],
+    ) -> Result<Answer, ControlError> {
+        match call {
+            Call::ListRails => Ok(ok(&Rails { version: VERSION, rails: self.rails().await? })),
+            Call::OpenSession => {
+                let request = request(&owner, document)?;
+                let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
+                Ok(ok(&node.open_session(owner, request).await?))
+            }
+            Call::CloseSession(session) => {
+                let node = self.nodes.by_id(session.node()).ok_or(ControlError::NoSuchSession)?;
+                let closed = node.close_sessions(SessionSelector::One(session, owner)).await;
+                match closed.map_err(|error| SessionError::Unreachable(error.to_string().into()))? {
+                    0 => Err(ControlError::NoSuchSession),
+                    _ => Ok(Answer { status: StatusCode::NO_CONTENT, json: Vec::new() }),
+                }
+            }
+        }
+    }
+
+    /// The rails of the nodes that answer.
+    async fn rails(&self) -> Result<Vec<Rail>, ControlError> {
+        let asked = join_all(self.nodes.iter().map(|node| node.rails())).await;
+        let mut rails = Vec::new();
+        let mut unreachable = None;
+        let mut reached = false;
+        for (node, answer) in self.nodes.iter().zip(asked) {
+            match answer {
+                Ok(of_node) => {
+                    reached = true;
+                    rails.extend(of_node);
+                }
+                Err(error) => {
+                    tracing::warn!(node = %node.id(), %error, "a node did not tell its rails");
+                    unreachable = Some(error);
+                }
+            }
+        }
+        match unreachable {
+            Some(error) if !reached => Err(ControlError::NodesUnreachable(error)),
+            _ => Ok(rails),
+        }
+    }
+}
+
+/// The request in a document.
+fn request(owner: &SessionOwner, document: &[u8]) -> Result<SessionRequest, ControlError> {
+    let request: SessionRequest = serde_json::from_slice(document).map_err(|error| {
+        ControlError::Malformed(Position { line: error.line(), column: error.column() })
+    })?;
+    if !(1..=SESSION_WINDOWS_MAX).contains(&request.windows) {
+        return Err(ControlError::OutOfBounds("windows"));
+    }
+    if !(1..=KeyStrength::ALL.len()).contains(&request.strengths.len()) {
+        return Err(ControlError::OutOfBounds("strengths"));
+    }
+    request.client.checked().map_err(|_| ControlError::OutOfBounds("client"))?;
+    if owner.access_key.len() > ACCESS_KEY_BYTES_MAX {
+        return Err(ControlError::OutOfBounds("the access key's length"));
+    }
+    Ok(request)
+}
+
+fn ok(document: &impl Serialize) -> Answer {
+    let json = serde_json::to_vec(document).expect("types of ours have a JSON form");
+    Answer { status: StatusCode::OK, json }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_methods_make_calls() {
+        let of = |method: &Method, path: &str| Call::of(method, path).map_err(|e| e.to_string());
+        assert_eq!(of(&Method::GET, "/_keyway/v1/rails"), Ok(Call::ListRails));
+        assert_eq!(of(&Method::POST, "/_keyway/v1/sessions"), Ok(Call::OpenSession));
+        let close = of(&Method::DELETE, "/_keyway/v1/sessions/00000001000000ab");
+        assert_eq!(close, Ok(Call::CloseSession(SessionId(0x1_0000_00ab))));
+        for (method, path, error) in [
+            (Method::GET, "/_keyway/v1/", ControlError::NoSuchEndpoint),
+            (Method::GET, "/_keyway/v2/rails", ControlError::NoSuchEndpoint),
+            (Method::GET, "/_keyway/v1/rails/", ControlError::NoSuchEndpoint),
+            (Method::POST, "/_keyway/v1/rails", ControlError::MethodNotAllowed),
+            (Method::GET, "/_keyway/v1/sessions", ControlError::MethodNotAllowed),
+            (Method::DELETE, "/_keyway/v1/sessions/", ControlError::NoSuchSession),
+            (Method::DELETE, "/_keyway/v1/sessions/1", ControlError::NoSuchSession),
+            (Method::GET, "/_keyway/v1/sessions/00000001000000ab", ControlError::MethodNotAllowed),
+        ] {
+            assert_eq!(of(&method, path), Err(error.to_string()), "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Direct transfers: requests that carry an RDMA token.
+//!
+//! Sketch, of a GET or PUT that moves n bytes: no body on HTTP; the plan's metadata reads and
+//! commit as over HTTP; one grant, one call to the node that has the session. The bytes move
+//! between that node and the client's memory. What bounds it: the link.
+//!
+//! | step | where |
+//! |---|---|
+//! | the header becomes a token, or a refusal | [`token`] |
+//! | what became of the key it lends, told in every answer | [`lent`] |
+//! | a GET's plan, or why the body goes over HTTP | [`read`] |
+//! | a PUT's plan | [`write`](mod@write) |
+//! | the headers of an answer | [`answer`] |
+//! | what is counted | [`counts`] |
+//!
+//! **The rule.** A token lends a key to the client's memory. The answer leaves when the node
+//! has given that key up, and says how; when nobody knows, it says that.
+
+mod answer;
+mod counts;
+mod lent;
+mod read;
+mod token;
+mod write;
+
+use keyway_auth::Principal;
+use keyway_dataplane::{DirectError, TransferError};
+use keyway_proto::{
+    Checksum, ChecksumKind, DigestSet, Digests, DirectPlan, DirectWork, KeyStrength, SessionOwner,
+    SessionToken, TransferPath,
+};
+
+use super::Core;
+use super::errors::Failure;
+use super::etag;
+
+pub(super) use answer::{DECLINED, REPLY};
+pub use counts::{DirectCounts, DirectStats};
+pub(super) use lent::Lent;
+pub(super) use read::{Direct, OfferedRead, moved_into, offered_read};
+pub(super) use write::{offered_write, refuse_copy, store, written};
+
+/// What a request offers: windows of the client's memory, in a session.
+pub(super) struct Offered {
+    token: SessionToken,
+    lent: Lent,
+}
+
+/// A transfer that moved its bytes.
+pub(super) struct Moved {
+    bytes: u64,
+    path: TransferPath,
+    strength: KeyStrength,
+    checksum: Checksum,
+}
+
+/// Has the session's node move the bytes.
+///
+/// # Errors
+/// [`Failure::Direct`], and for the store's own failures what it would be over HTTP.
+async fn transfer(
+    core: &Core,
+    caller: &Principal,
+    offered: &Offered,
+    work: DirectWork,
+) -> Result<(Moved, Digests), Failure> {
+    let asked = match &work {
+        DirectWork::Get(plan, _) => plan.transfer,
+        DirectWork::Put(plan) => plan.transfer,
+    };
+    let plan = DirectPlan { owner: owner(caller), target: offered.token.clone(), work };
+    let length = plan.length();
+    offered.lent.lend();
+    let transferred = core.grants.transfer(&plan, core.clock.now().0).await;
+    offered.lent.settle(transferred.key);
+    let path = transferred.moved.as_ref().ok().map(|receipt| receipt.path);
+    core.direct_counts.count_transfer(path, transferred.key);
+    let receipt = match transferred.moved {
+        Ok(receipt) => receipt,
+        Err(error) => {
+            if matches!(error, DirectError::Transfer(TransferError::Full)) {
+                core.wake_maintenance();
+            }
+            return Err(error.into());
+        }
+    };
+    if receipt.transfer != asked || receipt.bytes != length {
+        return Err(Failure::StrangeReceipt);
+    }
+    let moved = Moved {
+        bytes: receipt.bytes,
+        path: receipt.path,
+        strength: receipt.strength,
+        checksum: etag::required(&receipt.digests, ChecksumKind::Crc64Nvme)?,
+    };
+    Ok((moved, receipt.digests))
+}
+
+/// Whose sessions a request may use.
+pub(super) fn owner(caller: &Principal) -> SessionOwner {
+    SessionOwner { tenant: caller.tenant, access_key: caller.access_key.as_str().into() }
+}
+
+/// What every direct transfer is checked by, besides what else is asked for.
+const ALWAYS: DigestSet = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);

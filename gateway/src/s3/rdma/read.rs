@@ -1,0 +1,115 @@
+//! GETs: the object's bytes into the client's memory.
+
+use http::{Extensions, HeaderMap};
+use keyway_auth::Principal;
+use keyway_meta::Object;
+use keyway_proto::{ByteRange, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId};
+
+use super::counts::Declined;
+use super::token::{Token, token};
+use super::{ALWAYS, Lent, Moved, Offered, answer, transfer};
+use crate::s3::errors::Failure;
+use crate::s3::{Core, ranges};
+
+/// How a GET's token is met.
+pub(in crate::s3) enum Direct {
+    /// The bytes are in the client's memory.
+    Moved(Moved),
+    /// They go over HTTP.
+    Declined {
+        /// The node that has the first of them, where a session with it would have served.
+        holder: Option<NodeId>,
+    },
+}
+
+/// What a GET offers: memory, or a token that can only be declined.
+pub(in crate::s3) enum OfferedRead {
+    Memory(Offered),
+    Foreign,
+}
+
+impl OfferedRead {
+    /// Whether the token's key may be lent again.
+    pub(in crate::s3) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Memory(offered) => offered.lent.is_quiet(),
+            Self::Foreign => true,
+        }
+    }
+}
+
+/// What a GET offers, if it carries a token.
+///
+/// # Errors
+/// `InvalidRDMAToken` for a malformed one.
+pub(in crate::s3) fn offered_read(
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Option<OfferedRead>, Failure> {
+    Ok(match token(headers)? {
+        None => None,
+        Some(Token::Foreign) => Some(OfferedRead::Foreign),
+        Some(Token::Session(token)) => {
+            let lent = Lent::of(extensions).ok_or(Failure::Unwatched)?;
+            Some(OfferedRead::Memory(Offered { token, lent }))
+        }
+    })
+}
+
+/// Moves `range` of the object into the memory that the request offers, or declines.
+///
+/// # Errors
+/// [`Failure::WindowTooSmall`] for a range that is longer than the windows: a part of it would
+/// be taken for the whole. Else as [`transfer`].
+pub(in crate::s3) async fn moved_into(
+    core: &Core,
+    caller: &Principal,
+    offered: &OfferedRead,
+    object: &Object,
+    range: ByteRange,
+) -> Result<Direct, Failure> {
+    let decline = |why, holder| {
+        core.direct_counts.count_declined(why);
+        Ok(Direct::Declined { holder })
+    };
+    let OfferedRead::Memory(offered) = offered else { return decline(Declined::Foreign, None) };
+    if range.is_empty() {
+        return decline(Declined::Empty, None);
+    }
+    let room = offered.token.length();
+    if range.length() > room {
+        return Err(Failure::WindowTooSmall { room, needed: range.length() });
+    }
+    let pieces = match pieces(object, range, &offered.token) {
+        Ok(pieces) => pieces,
+        Err(holder) => return decline(Declined::OtherNode, holder),
+    };
+    let plan = GetPlan { transfer: TransferId::generate(), tenant: caller.tenant, pieces };
+    let (moved, _) = transfer(core, caller, offered, DirectWork::Get(plan, ALWAYS)).await?;
+    Ok(Direct::Moved(moved))
+}
+
+/// The pieces, if all are on the token's node; else the node that has the first.
+fn pieces(
+    object: &Object,
+    range: ByteRange,
+    token: &SessionToken,
+) -> Result<Vec<Piece>, Option<NodeId>> {
+    let node = token.session().node();
+    let mut holders = ranges::pieces(object, range).map(|(at, _)| object.extents[at].node);
+    let first = holders.next();
+    if first != Some(node) || holders.any(|holder| holder != node) {
+        return Err(first);
+    }
+    Ok(ranges::pieces(object, range).map(|(_, piece)| piece).collect())
+}
+
+impl Direct {
+    /// Tells of it in an answer of this status.
+    pub(in crate::s3) fn tell(&self, status: u16, headers: &mut HeaderMap) {
+        match self {
+            Self::Moved(moved) => moved.tell(status, headers),
+            Self::Declined { holder } => answer::declined(*holder, headers),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What is answered past the protocol layer's own routing, but behind its signatures: reads
+//! that it would refuse, and the control endpoints.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use keyway_dataplane::TransferError;
+use keyway_dataplane::node::BodyError;
+use s3s::route::S3Route;
+use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use super::access::{Gate, caller};
+use super::errors::Failure;
+use super::lenient::LenientReads;
+use super::rdma;
+use super::service::RequestId;
+use crate::control::{Call, Control, DOCUMENT_BYTES_MAX};
+use crate::node::Nodes;
+use crate::server::RequestInfo;
+
+const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+
+/// Both kinds of routes; the protocol layer takes one.
+pub(super) struct Routes {
+    pub(super) control: ControlRoute,
+    pub(super) lenient: LenientReads,
+}
+
+#[async_trait::async_trait]
+impl S3Route for Routes {
+    fn is_match(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        extensions: &mut Extensions,
+    ) -> bool {
+        is_control(uri) || self.lenient.is_match(method, uri, headers, extensions)
+    }
+
+    async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
+        if is_control(&request.uri) {
+            return self.control.check_access(request);
+        }
+        self.lenient.check_access(request).await
+    }
+
+    async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        if is_control(&request.uri) {
+            return self.control.call(request).await;
+        }
+        self.lenient.call(request).await
+    }
+}
+
+/// No bucket's name begins with an underscore.
+fn is_control(uri: &Uri) -> bool {
+    uri.path().starts_with(crate::control::PREFIX)
+}
+
+/// The control endpoints, in S3's terms.
+pub(super) struct ControlRoute {
+    gate: Gate,
+    control: Control,
+}
+
+impl ControlRoute {
+    pub(super) fn new(gate: Gate, nodes: Nodes) -> Self {
+        Self { gate, control: Control::new(nodes) }
+    }
+
+    fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
+        let credentials = request.credentials.as_ref();
+        let principal = self.gate.principal(credentials, &request.headers, &request.uri)?;
+        if let Some(info) = request.extensions.get::<RequestInfo>() {
+            if let Ok(call) = Call::of(&request.method, request.uri.path()) {
+                info.set_operation(call.name());
+            }
+            info.set_access_key(principal.access_key.clone());
+        }
+        request.extensions.insert(principal);
+        Ok(())
+    }
+
+    async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        let id = request.extensions.get::<RequestId>().cloned();
+        self.answer(request)
+            .await
+            .map_err(|failure| failure.answer(&id.unwrap_or_else(RequestId::generate)))
+    }
+
+    async fn answer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
+        let owner = rdma::owner(caller(&request.extensions)?);
+        let call = Call::of(&request.method, request.uri.path())?;
+        let document = match call {
+            Call::OpenSession => document(&request.headers, request.input).await?,
+            Call::ListRails | Call::CloseSession(_) => Bytes::new(),
+        };
+        let answer = self.control.answer(owner, call, &document).await?;
+        let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
+        if answer.status != http::StatusCode::NO_CONTENT {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.insert(CONTENT_TYPE, json);
+        }
+        Ok(response)
+    }
+}
+
+/// The request's document, whose bytes the signature covers.
+///
+/// # Errors
+/// `InvalidRequest` for one that is not signed, `EntityTooLarge`, and those of a body that
+/// breaks or is not the one that was signed.
+async fn document(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+    let is_hash = |value: &HeaderValue| hex::decode(value.as_bytes()).is_ok_and(|h| h.len() == 32);
+    if !headers.get(CONTENT_SHA256).is_some_and(is_hash) {
+        return Err(Failure::refuse(
+            S3ErrorCode::InvalidRequest,
+            "The body must be signed: x-amz-content-sha256 must be its SHA-256.",
+        ));
+    }
+    match Limited::new(body, DOCUMENT_BYTES_MAX).collect().await {
+        Ok(whole) => Ok(whole.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Failure::code(S3ErrorCode::EntityTooLarge))
+        }
+        Err(error) => Err(TransferError::Body(BodyError(Arc::from(error))).into()),
+    }
+}

@@ -1,0 +1,215 @@
+//! The plan inside a grant. A gateway writes it and a node reads it, both with these.
+
+use bytes::Bytes;
+use keyway_proto::{
+    DirectPlan, DirectWork, GetPlan, PutPlan, RemoteKey, RemoteWindow, SessionId, SessionToken,
+    TenantId,
+};
+use prost::Message as _;
+
+use super::{
+    Malformed, digest_bits, digest_set, piece_messages, pieces, put_plan, put_request,
+    session_owner, transfer_bytes, transfer_id,
+};
+use crate::schema;
+use crate::schema::direct_plan::Work;
+
+/// A plan as a grant carries it.
+pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
+    let windows = plan.target.windows().iter().map(|window| schema::Window {
+        address: window.address,
+        length: window.length,
+        key: window.key.0,
+    });
+    let work = match &plan.work {
+        DirectWork::Get(get, digests) => Work::Get(schema::DirectGet {
+            transfer: transfer_bytes(get.transfer),
+            tenant: get.tenant.0,
+            pieces: piece_messages(&get.pieces),
+            digests: digest_bits(*digests),
+        }),
+        DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
+    };
+    let message = schema::DirectPlan {
+        owner: Some(super::session::owner_message(&plan.owner)),
+        session: plan.session().0,
+        windows: windows.collect(),
+        work: Some(work),
+    };
+    message.encode_to_vec()
+}
+
+/// The plan that a grant carries. Its lengths do not overflow, and it speaks of one tenant and
+/// one node; whether the bytes fit the windows is the reader's to check.
+///
+/// # Errors
+/// [`Malformed`] says what part is.
+pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
+    // A copy, so that the chunks' ids below are slices of it.
+    let message = schema::DirectPlan::decode(Bytes::copy_from_slice(bytes))
+        .map_err(|_| Malformed("direct plan"))?;
+    let owner = session_owner(message.owner.as_ref())?;
+    let session = SessionId(message.session);
+    let windows = message.windows.iter().map(|window| RemoteWindow {
+        address: window.address,
+        length: window.length,
+        key: RemoteKey(window.key),
+    });
+    let target = SessionToken::new(session, windows.collect()).ok_or(Malformed("windows"))?;
+    let work = match message.work.as_ref().ok_or(Malformed("work"))? {
+        Work::Get(get) => DirectWork::Get(
+            GetPlan {
+                transfer: transfer_id(&get.transfer)?,
+                tenant: TenantId(get.tenant),
+                pieces: pieces(&get.pieces)?,
+            },
+            digest_set(get.digests)?,
+        ),
+        Work::Put(put) if put.node != session.node().0 => return Err(Malformed("node")),
+        Work::Put(put) => DirectWork::Put(put_plan(put)?),
+    };
+    let tenant = match &work {
+        DirectWork::Get(GetPlan { tenant, .. }, _) | DirectWork::Put(PutPlan { tenant, .. }) => {
+            *tenant
+        }
+    };
+    if tenant != owner.tenant {
+        return Err(Malformed("tenant"));
+    }
+    Ok(DirectPlan { owner, target, work })
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_proto::{
+        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, NodeId, Piece, SessionOwner,
+        TransferId,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn windows() -> impl Strategy<Value = Vec<RemoteWindow>> {
+        let window = (0..1u64 << 62, 1u32.., any::<u32>()).prop_map(|(address, length, key)| {
+            RemoteWindow { address, length, key: RemoteKey(key) }
+        });
+        prop::collection::vec(window, 1..=keyway_proto::session_token::TOKEN_WINDOWS_MAX)
+    }
+
+    fn chunk() -> impl Strategy<Value = ChunkId> {
+        any::<[u8; 16]>().prop_map(ChunkId::from_bytes)
+    }
+
+    fn work(tenant: TenantId) -> impl Strategy<Value = DirectWork> {
+        let transfer = any::<[u8; 16]>().prop_map(TransferId::from_bytes);
+        let digests = prop::sample::subsequence(ChecksumKind::ALL.to_vec(), 0..=6)
+            .prop_map(|kinds| kinds.into_iter().collect::<DigestSet>());
+        let length = 0..1u64 << 40;
+        let spec = (chunk(), length.clone()).prop_map(|(id, length)| ChunkSpec { id, length });
+        let piece = (chunk(), length.clone(), length).prop_map(|(chunk, offset, length)| Piece {
+            chunk,
+            range: ByteRange::new(offset, length).expect("far from the end"),
+        });
+        let pieces = prop::collection::vec(piece, 0..20);
+        let chunks = prop::collection::vec(spec, 0..20);
+        (transfer, digests, any::<bool>(), pieces, chunks).prop_map(
+            move |(transfer, digests, get, pieces, chunks)| {
+                if get {
+                    DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests)
+                } else {
+                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests })
+                }
+            },
+        )
+    }
+
+    fn plan() -> impl Strategy<Value = DirectPlan> {
+        let owner = (any::<u64>(), "[ -~]{1,128}").prop_map(|(tenant, access_key)| SessionOwner {
+            tenant: TenantId(tenant),
+            access_key: access_key.into(),
+        });
+        (owner, any::<u64>(), windows()).prop_flat_map(|(owner, session, windows)| {
+            work(owner.tenant).prop_map(move |work| {
+                let target = SessionToken::new(SessionId(session), windows.clone());
+                DirectPlan { owner: owner.clone(), target: target.expect("sound"), work }
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_planned_is_read(plan in plan()) {
+            prop_assert_eq!(direct_plan(&direct_plan_bytes(&plan)), Ok(plan));
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = direct_plan(&bytes);
+        }
+
+        /// Goal: whatever is read again means the same, so nothing is guessed.
+        #[test]
+        fn altered_plans_are_read_as_they_are(
+            plan in plan(),
+            at: prop::sample::Index,
+            byte: u8,
+        ) {
+            let mut bytes = direct_plan_bytes(&plan);
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if let Ok(other) = direct_plan(&bytes) {
+                prop_assert_eq!(direct_plan(&direct_plan_bytes(&other)), Ok(other));
+            }
+        }
+    }
+
+    fn put(tenant: u64) -> DirectPlan {
+        let window = RemoteWindow { address: 4096, length: 9, key: RemoteKey(0x0bad_cafe) };
+        let session = SessionId::new(NodeId(7), 1);
+        DirectPlan {
+            owner: SessionOwner { tenant: TenantId(1), access_key: "AKID".into() },
+            target: SessionToken::new(session, vec![window]).expect("sound"),
+            work: DirectWork::Put(PutPlan {
+                transfer: TransferId::new(1, [2; 10]),
+                tenant: TenantId(tenant),
+                chunks: vec![ChunkSpec { id: ChunkId::new(1, [3; 10]), length: 9 }],
+                digests: DigestSet::NONE,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_plan_that_contradicts_itself_is_refused() {
+        assert!(direct_plan(&direct_plan_bytes(&put(1))).is_ok());
+        assert_eq!(direct_plan(&direct_plan_bytes(&put(2))), Err(Malformed("tenant")));
+        let altered = |change: fn(&mut schema::DirectPlan)| {
+            let bytes = direct_plan_bytes(&put(1));
+            let mut message = schema::DirectPlan::decode(&bytes[..]).expect("sound");
+            change(&mut message);
+            direct_plan(&message.encode_to_vec())
+        };
+        assert_eq!(altered(|plan| plan.session = 1), Err(Malformed("node")));
+        assert_eq!(altered(|plan| plan.windows.clear()), Err(Malformed("windows")));
+        assert_eq!(altered(|plan| plan.windows[0].length = 0), Err(Malformed("windows")));
+        assert_eq!(altered(|plan| plan.windows[0].address = u64::MAX), Err(Malformed("windows")));
+        assert_eq!(altered(|plan| plan.owner = None), Err(Malformed("owner")));
+        assert_eq!(altered(|plan| plan.work = None), Err(Malformed("work")));
+        let nobody = |plan: &mut schema::DirectPlan| {
+            plan.owner.get_or_insert_default().access_key.clear();
+        };
+        assert_eq!(altered(nobody), Err(Malformed("owner")));
+    }
+
+    #[test]
+    fn messages_do_not_show_keys() {
+        let bytes = direct_plan_bytes(&put(1));
+        let message = schema::DirectPlan::decode(&bytes[..]).expect("sound");
+        let request = schema::TransferRequest { node: 1, grant: Bytes::copy_from_slice(&bytes) };
+        let secret = vec![0xab_u8; 32].into();
+        let key = schema::SealingKeyReply { id: 1, secret, fresh_for_ms: 9 };
+        let shown = format!("{message:?} {request:?} {key:?}");
+        assert!(!shown.contains(&0x0bad_cafe_u32.to_string()), "{shown}");
+        assert!(!shown.contains("xab") && !shown.contains("171"), "{shown}");
+        assert!(shown.contains("length: 9") && shown.contains("fresh_for_ms: 9"), "{shown}");
+    }
+}
