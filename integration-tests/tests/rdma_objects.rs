@@ -10,7 +10,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{TryStreamExt as _, stream};
 use keyway_client::{Client, Credentials, HostBuffer, PathPolicy, RdmaConfig};
 use keyway_integration_tests::rdma;
 use keyway_integration_tests::server::Options;
@@ -83,7 +83,10 @@ fn sizes(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| match at % 50 {
         0 => MIB + random.usize(..4 * MIB),
         1 => 1 + at / 50,
-        _ => 1 + random.usize(..1 << random.u32(1..17)),
+        _ => {
+            let bits = random.u32(1..17);
+            1 + random.usize(..1 << bits)
+        }
     })
 }
 
