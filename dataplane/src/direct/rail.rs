@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use keyway_fabric::memory::LeasePool;
-use keyway_fabric::verbs::{Device, Domain, Port, Registration, SelfTest, VerbsError, self_test};
+use keyway_fabric::verbs::{
+    Device, Domain, Port, Registration, SelfTest, VerbsError, self_test,
+};
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
 use keyway_sys::verbs::Verbs;

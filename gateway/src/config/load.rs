@@ -6,7 +6,6 @@ use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Value};
 use keyway_auth::{InvalidCredentials, RootCredentials};
-use keyway_proto::session::SESSION_WINDOWS_MAX;
 
 use super::{Config, Tls};
 
@@ -150,16 +149,6 @@ impl Config {
         }
         if self.telemetry.metrics_interval_ms == 0 {
             return refuse("telemetry.metrics_interval_ms", "must be at least 1");
-        }
-        let rdma = &self.node.rdma;
-        if rdma.max_windows_per_session.get() > SESSION_WINDOWS_MAX {
-            return refuse("node.rdma.max_windows_per_session", "must be at most 256");
-        }
-        if rdma.idle_timeout_ms == 0 {
-            return refuse("node.rdma.idle_timeout_ms", "must be at least 1");
-        }
-        if !(1..=540_000).contains(&rdma.transfer_timeout_ms) {
-            return refuse("node.rdma.transfer_timeout_ms", "must be from 1 to 540000");
         }
         self.cluster.nodes()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls

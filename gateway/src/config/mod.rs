@@ -136,29 +136,6 @@ section! {
         pub max_waiting_transfers: usize = 4096,
         /// The blob store.
         pub store: Store = Store::default(),
-        /// Direct transfers.
-        pub rdma: Rdma = Rdma::default(),
-    }
-
-    /// Transfers between the node and clients' own memory, past HTTP.
-    pub struct Rdma {
-        /// Whether RDMA adapters are used: `"auto"` where there are any, `"require"`, or
-        /// `"off"`.
-        pub mode: AccessMode = AccessMode::Auto,
-        /// The ports that take sessions, as `mlx5_0` (all its ports) or `mlx5_0/1`. None means
-        /// all that are active.
-        pub devices: Vec<String> = Vec::new(),
-        /// Sessions open at once.
-        pub max_sessions: NonZeroUsize = non_zero_usize(1024),
-        /// Sessions open at once of one access key.
-        pub max_sessions_per_key: NonZeroUsize = non_zero_usize(256),
-        /// Transfers that one session may have in flight; at most 256.
-        pub max_windows_per_session: NonZeroU32 = non_zero(64),
-        /// A session that was not used for this long is closed.
-        pub idle_timeout_ms: u64 = 300_000,
-        /// A transfer that takes longer is given up, and its key ended; at most nine minutes,
-        /// for gateways wait ten.
-        pub transfer_timeout_ms: u64 = 60_000,
     }
 
     /// The blob store of the node.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use keyway_dataplane::{EngineConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig};
+use keyway_dataplane::{EngineConfig, LocalNode, NodeConfig, StoreConfig};
 use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
 use super::ServeError;
 use super::data_dir::DataDir;
-use crate::config::{Engine, Maintenance, Meta, Node, Rdma};
+use crate::config::{Engine, Maintenance, Meta, Node};
 use crate::maintenance::MaintenanceConfig;
 
 /// Capacity of a memory store when none is configured.
@@ -49,23 +49,10 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
                 transfers_max: config.max_transfers.get(),
                 transfers_waiting_max: config.max_waiting_transfers,
             };
-            let rdma = rdma(&config.rdma);
-            LocalNode::open(NodeConfig { id, store, engine, rdma }).await
+            LocalNode::open(NodeConfig { id, store, engine }).await
         }
     };
     opened.map_err(ServeError::Node)
-}
-
-fn rdma(config: &Rdma) -> RdmaConfig {
-    RdmaConfig {
-        mode: config.mode,
-        devices: config.devices.clone(),
-        sessions_max: config.max_sessions.get(),
-        sessions_per_key_max: config.max_sessions_per_key.get(),
-        windows_per_session_max: config.max_windows_per_session.get(),
-        idle_timeout_ms: config.idle_timeout_ms,
-        transfer_timeout_ms: config.transfer_timeout_ms,
-    }
 }
 
 pub(super) fn maintenance(config: &Maintenance) -> MaintenanceConfig {
