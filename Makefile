@@ -4,16 +4,23 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test check bench fuzz doc crash build rust clients
+.PHONY: help run test test-rdma shell-rdma check bench fuzz doc crash deploy build rust clients
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: rust ## Start a server in an empty directory and pull a checkpoint through it
 	@$(SCRIPTS)/run.sh
 
 test: rust clients ## Run every test: unit, conformance, model, crash, malformed requests, clients
 	@$(SCRIPTS)/test.sh
+
+test-rdma: rust ## Run the tests that need an RDMA adapter, in a virtual machine with soft-RoCE
+	@integration-tests/rdma/test.sh $(if $(RXE),--rxe $(RXE)) $(TESTS) -- $(ARGS)
+
+shell-rdma: ## Open a shell in that machine; RXE=fixed for the patched module
+	@integration-tests/rdma/tools.sh
+	@integration-tests/rdma/machine.sh $(if $(RXE),--rxe $(RXE)) --shell
 
 check: rust ## Formatting, lints, licences, layering, tidiness
 	@$(SCRIPTS)/check.sh
@@ -30,6 +37,9 @@ doc: rust ## Build the API documentation
 crash: rust ## Kill and restart the server CYCLES times (2000) under load
 	@cargo build --ignore-rust-version --workspace --bins --tests
 	@KEYWAY_CRASH_CYCLES=$(CYCLES) cargo test --ignore-rust-version --workspace --test crash -- --nocapture
+
+deploy: rust ## Try what is in deploy/: the image, the compose file, the chart
+	@$(SCRIPTS)/deploy.sh
 
 build: rust
 	@cargo build --ignore-rust-version --workspace --bins --tests

@@ -1,48 +1,87 @@
 #!/bin/bash
-# Inside the guest: two soft-RoCE devices, rxe0 and rxe1, at the ends of a veth pair that packets
-# really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa, 10.77.0.2 on kwb.
+# Inside the guest: a disk at /tmp, and two soft-RoCE devices, rxe0 and rxe1, at the ends of a
+# veth pair that packets really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa,
+# 10.77.0.2 on kwb. A guest that is one of two has rxe0 on kwl, the link to the other:
+# 10.77.1.1 is host a, 10.77.1.2 host b.
 set -eu
+vm=/run/keyway-vm
 
 # It rewrites the routing of the whole machine, which is right in the guest alone. Its init
 # leaves this file.
-[ -e /run/keyway-vm/guest ] || {
-    echo "setup.sh: this is not the guest that machine.sh boots" >&2
-    exit 2
+[ -e $vm/guest ] || {
+  echo "setup.sh: this is not the guest that machine.sh boots" >&2
+  exit 2
 }
 
-modprobe -a veth rdma_rxe ib_uverbs rdma_ucm sch_netem
+export PATH=$PATH:/usr/sbin:/sbin
+modprobe -a virtio_blk ext4 veth sch_netem ib_uverbs rdma_ucm
+if [ -e $vm/rdma_rxe.ko ]; then
+  modprobe -a udp_tunnel ip6_udp_tunnel
+  insmod $vm/rdma_rxe.ko
+else
+  modprobe rdma_rxe
+fi
 
-ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
-ip addr add 10.77.0.1/24 dev kwa
-ip addr add 10.77.0.2/24 dev kwb
-ip link set kwa up
-ip link set kwb up
-for interface in all kwa kwb; do
+mount /dev/vda /tmp
+rmdir /tmp/lost+found
+chmod 1777 /tmp
+
+pair() {
+  ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
+  ip addr add 10.77.0.1/24 dev kwa
+  ip addr add 10.77.0.2/24 dev kwb
+  ip link set kwa up
+  ip link set kwb up
+  for interface in all kwa kwb; do
     echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
-done
+  done
 
-# Both addresses are this host's own, so the table `local` would short-circuit them. Packets
-# made here (iif lo) are sent to the other end first; arriving ones still find `local`.
-ip rule add pref 10 iif lo to 10.77.0.2 lookup 100
-ip rule add pref 11 iif lo to 10.77.0.1 lookup 101
-ip rule add pref 100 lookup local
-ip rule del pref 0
-ip route add 10.77.0.2/32 dev kwa src 10.77.0.1 table 100
-ip route add 10.77.0.1/32 dev kwb src 10.77.0.2 table 101
+  # Both addresses are this host's own, so the table `local` would short-circuit them. Packets
+  # made here (iif lo) are sent to the other end first; arriving ones still find `local`.
+  ip rule add pref 10 iif lo to 10.77.0.2 lookup 100
+  ip rule add pref 11 iif lo to 10.77.0.1 lookup 101
+  ip rule add pref 100 lookup local
+  ip rule del pref 0
+  ip route add 10.77.0.2/32 dev kwa src 10.77.0.1 table 100
+  ip route add 10.77.0.1/32 dev kwb src 10.77.0.2 table 101
 
-rdma link add rxe0 type rxe netdev kwa
-rdma link add rxe1 type rxe netdev kwb
+  rdma link add rxe0 type rxe netdev kwa
+  rdma link add rxe1 type rxe netdev kwb
+  devices="rxe0 rxe1"
+}
+
+link() {
+  modprobe virtio_net
+  local nic
+  nic=$(basename /sys/bus/virtio/drivers/virtio_net/virtio*/net/*)
+  ip link set "$nic" name kwl mtu 4500
+  ip addr add "10.77.1.$1/24" dev kwl
+  ip link set kwl up
+  rdma link add rxe0 type rxe netdev kwl
+  devices=rxe0
+}
+
+ip link set lo up
+case ${KEYWAY_VM_HOST:-} in
+  '') pair ;;
+  a) link 1 ;;
+  b) link 2 ;;
+esac
 
 # The IPv4-mapped GID appears a moment after the device.
 mapped='0000:0000:0000:0000:0000:ffff:0a4d'
-for device in rxe0 rxe1; do
-    for _ in $(seq 100); do
-        case $(cat "/sys/class/infiniband/$device/ports/1/gids/1" 2>/dev/null) in
-            "$mapped"*) continue 2 ;;
-        esac
-        read -rt 0.1 <> <(:) || :
-    done
-    echo "$device has no IPv4-mapped GID" >&2
-    exit 1
+for device in $devices; do
+  for _ in $(seq 100); do
+    case $(cat "/sys/class/infiniband/$device/ports/1/gids/1" 2>/dev/null) in
+      "$mapped"*) continue 2 ;;
+    esac
+    read -rt 0.1 <> <(:) || :
+  done
+  echo "$device has no IPv4-mapped GID" >&2
+  exit 1
 done
+
+# Tests run as an ordinary user and lose packets on purpose: this copy may, for whoever runs it.
+install -m 4755 "$(command -v tc)" $vm/bin/tc
+$vm/bin/resources >$vm/idle

@@ -53,7 +53,8 @@ fi
 
 if have shellcheck; then
   step "shell scripts" shellcheck --external-sources --source-path=SCRIPTDIR \
-    .ci/run integration-tests/scripts/*.sh integration-tests/clients/*.sh
+    .ci/run integration-tests/scripts/*.sh integration-tests/clients/*.sh \
+    integration-tests/rdma/*.sh integration-tests/rdma/init deploy/image/build.sh
 else
   skip "shell scripts" "shellcheck is not installed"
 fi

@@ -28,6 +28,13 @@ as_root() {
   fi
 }
 
+# Fetches the lists of packages, once for a checkout.
+apt_update() {
+  [ ! -e target/.apt-updated ] || return 0
+  as_root apt-get update -qq >target/apt.log 2>&1 || return 1
+  touch target/.apt-updated
+}
+
 # Installs the Debian packages of those programs that are missing: `program=package` each.
 apt_install() {
   local missing=() pair
@@ -40,12 +47,28 @@ apt_install() {
     return 1
   }
   say "installing ${missing[*]}"
-  if [ ! -e target/.apt-updated ]; then
-    as_root apt-get update -qq >target/apt.log 2>&1 || return 1
-    touch target/.apt-updated
-  fi
+  apt_update || return 1
   as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >>target/apt.log 2>&1
+}
+
+# Counts the tests in a log of `cargo test`: sets passed, failed, skipped.
+# shellcheck disable=SC2034 # The caller reads them.
+tally() {
+  local ignored said
+  read -r passed failed ignored < <(awk '
+    /^test result: / {
+      for (i = 1; i < NF; i++) {
+        if ($(i + 1) ~ /^passed/) passed += $i
+        if ($(i + 1) ~ /^failed/) failed += $i
+        if ($(i + 1) ~ /^ignored/) ignored += $i
+      }
+    }
+    END { print passed + 0, failed + 0, ignored + 0 }' "$1")
+  # A test that could not run here passes and says `skipped: why`.
+  said=$(grep -c '^skipped: ' "$1" || true)
+  passed=$((passed - said))
+  skipped=$((ignored + said))
 }
 
 record_suite() { echo "$1 $2 $3 $4" >>"$suites"; }

@@ -4,14 +4,18 @@
 //! Method: a server process of the harness; every answer is held against what was sent, and
 //! every read against the path, strength and verification it names.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, ensure};
 use futures::TryStreamExt as _;
 use keyway_client::{Client, Credentials, HostBuffer, Tls};
 use keyway_integration_tests::server::Options;
-use keyway_integration_tests::{Server, Transport};
+use keyway_integration_tests::{S3, Server, Transport};
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, KeyStrength, TransferPath};
 
 const MIB: usize = 1 << 20;
+/// How long after a cancellation the service may still list the upload.
+const ABORTED_WITHIN: Duration = Duration::from_secs(20);
 
 fn client(server: &Server) -> Client {
     let credentials = server.credentials();
@@ -147,4 +151,11 @@ async fn a_cancelled_upload_leaves_nothing_behind() {
     assert!(write.await.is_err_and(|error| error.is_cancelled()));
     let missing = client.head_object("sdk", "k").await.expect_err("never completed");
     assert!(missing.is_not_found());
+    // The parts went with their upload: it is aborted behind the caller's back.
+    let mut listing = S3::of(&server);
+    let deadline = Instant::now() + ABORTED_WITHIN;
+    while !listing.uploads("sdk").expect("a listing").is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", listing.uploads("sdk"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

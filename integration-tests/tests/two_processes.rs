@@ -2,7 +2,8 @@
 //!
 //! Method: the real binary as `keyway node` and `keyway gateway`, with certificates from
 //! `keyway admin certs`; objects go around; the node is killed and comes back; a gateway with
-//! another authority's certificate gets nothing.
+//! another authority's certificate gets nothing. And a client's trace goes through both, to a
+//! collector over TLS.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -15,6 +16,13 @@ use anyhow::{Context as _, Result, ensure};
 use keyway_client::{Client, Credentials};
 use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::server::binary;
+use keyway_integration_tests::sigv4::{self, Signer};
+use keyway_integration_tests::wire::{Connection, Request};
+
+#[path = "two_processes/collector.rs"]
+mod collector;
+
+use collector::{Collector, Received};
 
 const ACCESS_KEY: &str = "two-processes";
 const SECRET_KEY: &str = "a-secret-of-two-processes";
@@ -70,7 +78,7 @@ fn command(dir: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn node(dir: &Path, port: u16) -> Result<Process> {
+fn node(dir: &Path, port: u16, further: &[String]) -> Result<Process> {
     let listen = format!("--listen=127.0.0.1:{port}");
     let mut arguments: Vec<String> =
         ["node", "--data-dir=node", &listen, "--admin-listen=127.0.0.1:0", "--set=node.id=7"]
@@ -79,15 +87,23 @@ fn node(dir: &Path, port: u16) -> Result<Process> {
     // A small store: the test writes some 20 MB.
     arguments.push("--set=node.store.volume_bytes=67108864".into());
     arguments.extend(identity("pki", "node"));
+    arguments.extend_from_slice(further);
     Process::start(dir, &arguments)
 }
 
-fn gateway(dir: &Path, data: &str, pki: &str, node_port: u16) -> Result<Process> {
+fn gateway(
+    dir: &Path,
+    data: &str,
+    pki: &str,
+    node_port: u16,
+    further: &[String],
+) -> Result<Process> {
     let data = format!("--data-dir={data}");
     let nodes = format!("--set=cluster.nodes=[\"7=https://127.0.0.1:{node_port}\"]");
     let mut arguments: Vec<String> =
         ["gateway", &data, "--listen=127.0.0.1:0", &nodes].map(String::from).into();
     arguments.extend(identity(pki, "gateway"));
+    arguments.extend_from_slice(further);
     Process::start(dir, &arguments)
 }
 
@@ -123,8 +139,8 @@ async fn a_gateway_and_a_node_are_two_processes() -> Result<()> {
     certificates(dir, "pki")?;
     certificates(dir, "stranger")?;
     let port = free_port()?;
-    let first = node(dir, port)?;
-    let gateway_process = gateway(dir, "gateway", "pki", port)?;
+    let first = node(dir, port, &[])?;
+    let gateway_process = gateway(dir, "gateway", "pki", port, &[])?;
     let client = client(&gateway_process)?;
 
     client.create_bucket("shared").await?;
@@ -145,7 +161,7 @@ async fn a_gateway_and_a_node_are_two_processes() -> Result<()> {
     ensure!(client.head_object("shared", "of/4096").await?.size == 4096);
     ensure!(client.get_object("shared", "of/4096").bytes().await.is_err(), "no node, no bytes");
 
-    let second = node(dir, port)?;
+    let second = node(dir, port, &[])?;
     let deadline = Instant::now() + RECOVERY;
     for (key, bytes) in &objects {
         let got = loop {
@@ -158,11 +174,81 @@ async fn a_gateway_and_a_node_are_two_processes() -> Result<()> {
     }
 
     // A gateway under another authority is not let in.
-    let stranger = gateway(dir, "other", "stranger", port)?;
+    let stranger = gateway(dir, "other", "stranger", port, &[])?;
     let outsider = self::client(&stranger)?;
     outsider.create_bucket("outside").await?;
     let refused = outsider.put_object("outside", "x").body(vec![1; 5000]).send().await;
     ensure!(refused.is_err(), "the node took bytes from a stranger");
     drop(second);
+    Ok(())
+}
+
+/// The span that the test's client pretends to be in.
+const CLIENT_SPAN: [u8; 8] = [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31];
+
+/// Sends a signed request in the trace of that number, sampled or not.
+fn traced(url: &str, request: Request, trace: u128, sampled: bool) -> Result<Vec<u8>> {
+    let authority = url.strip_prefix("http://").context("a plaintext URL")?;
+    let span: String = CLIENT_SPAN.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parent = format!("00-{trace:032x}-{span}-{:02x}", u8::from(sampled));
+    let mut request = request.header("host", authority).header("traceparent", parent);
+    let credentials =
+        sigv4::Credentials { access_key: ACCESS_KEY.to_owned(), secret_key: SECRET_KEY.to_owned() };
+    Signer::new(&credentials).sign(&mut request);
+    let answer = Connection::open(authority.parse()?)?.exchange(&request)?;
+    ensure!(answer.status == 200, "{} {}: {}", request.method, answer.status, answer.text());
+    Ok(answer.body)
+}
+
+/// The trace's spans are two: the gateway's under the client's, the node's call under that.
+fn is_whole(received: &Received, trace: u128, method: &str) -> bool {
+    let spans = received.spans.iter().filter(|span| span.trace_id == trace.to_be_bytes());
+    let (gateway, node): (Vec<_>, Vec<_>) = spans.partition(|span| span.name == "request");
+    let called = |span: &opentelemetry_proto::tonic::trace::v1::Span| {
+        let method_attribute = span.attributes.iter().find(|pair| pair.key == "rpc.method");
+        format!("{method_attribute:?}").contains(&format!("{method:?}"))
+    };
+    matches!((&gateway[..], &node[..]), ([gateway], [node])
+        if gateway.parent_span_id == CLIENT_SPAN
+            && node.parent_span_id == gateway.span_id
+            && called(node))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_goes_through_both_processes_to_a_collector_over_tls() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let dir = dir.path();
+    certificates(dir, "pki")?;
+    let collector = Collector::start(&dir.join("pki"), "node").await?;
+    let telemetry = [
+        format!("--set=telemetry.otlp_endpoint={}", collector.endpoint),
+        "--set=telemetry.otlp_authority_file=pki/authority.pem".to_owned(),
+        "--set=telemetry.metrics_interval_ms=100".to_owned(),
+        "--set=telemetry.access_log=all".to_owned(),
+    ];
+    let port = free_port()?;
+    let _node = node(dir, port, &telemetry)?;
+    let gateway = gateway(dir, "gateway", "pki", port, &telemetry)?;
+    let url = gateway.url.clone();
+
+    let bytes = payload(1, 3 << 20);
+    let sent = bytes.clone();
+    let got = tokio::task::spawn_blocking(move || -> Result<Vec<u8>> {
+        traced(&url, Request::new("PUT", "/traced"), 1, false)?;
+        let object = |method| Request::object(method, "traced", "object");
+        traced(&url, object("PUT").body(sent), 2, true)?;
+        traced(&url, object("GET"), 3, true)
+    });
+    ensure!(got.await?? == bytes, "the object differs");
+
+    let received = collector
+        .until(|received| {
+            is_whole(received, 2, "Put")
+                && is_whole(received, 3, "Get")
+                && received.signals.len() == 3
+        })
+        .await?;
+    let unsampled = received.spans.iter().any(|span| span.trace_id == 1_u128.to_be_bytes());
+    ensure!(!unsampled, "the client asked for that request not to be traced");
     Ok(())
 }

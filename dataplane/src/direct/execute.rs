@@ -24,7 +24,7 @@ use crate::store::BlobStore;
 pub(crate) struct Needs {
     pub(crate) store: Arc<dyn BlobStore>,
     pub(crate) pool: LeasePool,
-    pub(crate) admission: Arc<Admission>,
+    pub(crate) admission: Admission,
     pub(crate) counters: Arc<Counters>,
     pub(crate) direct: Arc<Direct>,
 }

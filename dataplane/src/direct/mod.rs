@@ -36,7 +36,7 @@ use session::{Sessions, Use};
 
 pub use config::RdmaConfig;
 pub(crate) use execute::{Needs, execute};
-pub use rail::RdmaUnavailable;
+pub use rail::{PortReport, RdmaUnavailable, examine};
 
 /// The node's direct side.
 pub(crate) struct Direct {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use keyway_fabric::memory::LeasePool;
 use keyway_fabric::verbs::{
-    Device, Domain, Port, Registration, SelfTest, VerbsError, self_test,
+    Device, Domain, Port, PortInfo, Registration, SelfTest, VerbsError, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
@@ -38,7 +38,7 @@ pub(super) struct NodeRail {
 
 /// A tenant's protection domain on a port, with the node's buffers registered in it. Lives as
 /// long as the tenant has a session there.
-pub(super) struct TenantDomain {
+pub(crate) struct TenantDomain {
     pub(super) domain: Arc<Domain>,
     pub(super) buffers: Arc<Registration>,
 }
@@ -73,6 +73,40 @@ impl NodeRail {
             strength: self.strength,
         }
     }
+}
+
+/// A port, looked at and tried, for operators.
+#[derive(Clone, Debug)]
+pub struct PortReport {
+    /// The adapter and port: `mlx5_0/1`.
+    pub name: String,
+    /// The adapter's firmware.
+    pub firmware: String,
+    /// The port's addresses and limits.
+    pub info: PortInfo,
+    /// Whether the adapter says that it has type-2B memory windows.
+    pub has_windows: bool,
+    /// What it can really do.
+    pub found: SelfTest,
+}
+
+/// Opens and tries every active port. Takes up to seconds.
+///
+/// # Errors
+/// When libibverbs is missing or fails.
+pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
+    let mut reports = Vec::new();
+    for port in ports(&[])? {
+        let (info, device) = (port.info().clone(), port.device());
+        reports.push(PortReport {
+            name: format!("{}/{}", info.device, info.number),
+            firmware: device.firmware(),
+            has_windows: device.has_windows(),
+            found: self_test(&port).await,
+            info,
+        });
+    }
+    Ok(reports)
 }
 
 /// Opens and tries the ports that are wanted. Says in the log what was found, and why not

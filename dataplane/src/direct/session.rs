@@ -28,7 +28,7 @@ pub(super) struct Sessions {
 }
 
 /// A session: a queue pair, connected to one client's.
-pub(super) struct Session {
+pub(crate) struct Session {
     pub(super) id: SessionId,
     pub(super) owner: SessionOwner,
     pub(super) link: Link,
@@ -42,7 +42,7 @@ pub(super) struct Session {
 }
 
 /// A transfer of a session, counted while it lives.
-pub(super) struct Use(pub(super) Arc<Session>);
+pub(crate) struct Use(pub(super) Arc<Session>);
 
 impl Sessions {
     pub(super) fn new(node: NodeId) -> Self {

@@ -45,13 +45,15 @@ pub(crate) use put::{piece_class, publish};
 pub struct EngineConfig {
     /// Transfers under way at once.
     pub transfers_max: usize,
+    /// Of these, the most of one tenant.
+    pub transfers_per_tenant_max: usize,
     /// Transfers waiting for their turn; one more is answered with `Busy`.
     pub transfers_waiting_max: usize,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { transfers_max: 256, transfers_waiting_max: 4096 }
+        Self { transfers_max: 256, transfers_per_tenant_max: 192, transfers_waiting_max: 4096 }
     }
 }
 
@@ -60,7 +62,7 @@ pub struct LocalNode {
     id: NodeId,
     store: Arc<dyn BlobStore>,
     pool: LeasePool,
-    admission: Arc<Admission>,
+    admission: Admission,
     counters: Arc<Counters>,
     direct: Arc<Direct>,
 }
@@ -83,8 +85,7 @@ impl LocalNode {
         config: &EngineConfig,
         direct: Direct,
     ) -> Arc<Self> {
-        let admission = Admission::new(config.transfers_max, config.transfers_waiting_max);
-        let (admission, direct) = (Arc::new(admission), Arc::new(direct));
+        let (admission, direct) = (Admission::new(config), Arc::new(direct));
         Arc::new(Self { id, store, pool, admission, counters: Arc::default(), direct })
     }
 
@@ -192,7 +193,7 @@ impl StorageNode for LocalNode {
         let needs = Needs {
             store: Arc::clone(&self.store),
             pool: self.pool.clone(),
-            admission: Arc::clone(&self.admission),
+            admission: self.admission.clone(),
             counters: Arc::clone(&self.counters),
             direct: Arc::clone(&self.direct),
         };

@@ -67,6 +67,23 @@ impl LocalNode {
         Ok(Self::with(id, Arc::new(store), pool, &engine, direct))
     }
 
+    /// A node whose chunks live in this process's memory, with its adapters.
+    ///
+    /// # Errors
+    /// [`OpenError::Pool`] when there is no memory for the buffers, [`OpenError::Rdma`].
+    pub async fn open_in_memory(
+        id: NodeId,
+        capacity_bytes: u64,
+        pool_bytes: usize,
+        engine: &EngineConfig,
+        rdma: RdmaConfig,
+    ) -> Result<Arc<Self>, OpenError> {
+        let pool = LeasePool::new(pool_bytes)?;
+        let direct = Direct::open(id, rdma).await?;
+        let store = Arc::new(MemoryStore::new(capacity_bytes));
+        Ok(Self::with(id, store, pool, engine, direct))
+    }
+
     /// A node whose chunks live in this process's memory, for tests and benchmarks.
     ///
     /// # Errors

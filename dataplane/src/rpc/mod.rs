@@ -22,8 +22,10 @@ use keyway_rpc::{
     TlsPaths,
 };
 use tokio::net::TcpListener;
+use tonic::codegen::http;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tracing::Span;
 
 use crate::node::StorageNode;
 
@@ -59,11 +61,26 @@ pub async fn serve<N: StorageNode + ?Sized>(
     tls: &TlsPaths,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RpcServeError> {
+    serve_traced(node, listener, tls, |_| Span::none(), stop).await
+}
+
+/// As [`serve`], with each call, to its last frame, in the span that `span` makes of its head.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_traced<N: StorageNode + ?Sized>(
+    node: Arc<N>,
+    listener: TcpListener,
+    tls: &TlsPaths,
+    span: impl Fn(&http::Request<()>) -> Span + Send + Sync + 'static,
+    stop: impl Future<Output = ()>,
+) -> Result<(), RpcServeError> {
     let service = NodeServer::new(NodeService::new(node))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     Server::builder()
         .tls_config(tls.server()?.timeout(HANDSHAKE_TIMEOUT))?
+        .trace_fn(span)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(STREAMS_MAX)

@@ -19,6 +19,7 @@ use keyway_rpc::schema::{
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Span;
 
 use super::direct;
 use super::failure::{ANOTHER_NODE, MALFORMED, RemoteCause, status};
@@ -192,7 +193,11 @@ fn frames(delivery: Delivery) -> Frames {
             sticky: false,
         })),
     });
-    Box::pin(opened.chain(data).chain(receipt.into_stream()))
+    // Held by the stream: the call's span ends with its last frame, not with its head.
+    let span = Span::current();
+    Box::pin(opened.chain(data).chain(receipt.into_stream()).inspect(move |_| {
+        let _held = &span;
+    }))
 }
 
 /// The frames as a body that ends where the sender says so, and fails anywhere else.

@@ -129,6 +129,11 @@ pub(crate) fn garbage_queue() -> Range {
     (Bytes::from_static(&[GARBAGE]), Bytes::from_static(&[GARBAGE + 1]))
 }
 
+/// Whether the key stands in the garbage queue.
+pub(crate) fn is_garbage(key: &[u8]) -> bool {
+    key.first() == Some(&GARBAGE)
+}
+
 /// What became of a completed upload.
 pub(crate) fn completed(upload: UploadId) -> Bytes {
     build(COMPLETED, 16, |key| key.put_slice(&upload.to_bytes()))

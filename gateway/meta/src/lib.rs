@@ -16,4 +16,6 @@ pub mod store;
 
 pub use catalog::{Catalog, CatalogError};
 pub use record::*;
-pub use store::{Batch, EmbeddedStore, MemoryStore, MetaConfig, MetaError, MetaStore};
+pub use store::{
+    Batch, EmbeddedStore, GroupCommit, MemoryStore, MetaConfig, MetaError, MetaStats, MetaStore,
+};

@@ -20,8 +20,11 @@ const ROOT_VARIABLES: [(&str, &str); 4] = [
     ("KEYWAY_ROOT_ACCESS_KEY", "root.access_key"),
     ("KEYWAY_ROOT_SECRET_KEY", "root.secret_key"),
 ];
-/// OpenTelemetry's own variable for the OTLP endpoint.
-const OTLP_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// OpenTelemetry's own variables for settings of ours.
+const OTLP_VARIABLES: [(&str, &str); 2] = [
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.otlp_endpoint"),
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "telemetry.otlp_authority_file"),
+];
 
 /// Where the configuration comes from, beside the defaults and the environment.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +93,10 @@ impl Config {
                 .map_err(|source| ConfigError::File { path: path.clone(), source })?;
             figment = figment.merge(Toml::string(&text));
         }
-        if let Ok(endpoint) = std::env::var(OTLP_VARIABLE) {
-            figment = figment.merge(text("telemetry.otlp_endpoint", endpoint));
+        for (variable, name) in OTLP_VARIABLES {
+            if let Ok(value) = std::env::var(variable) {
+                figment = figment.merge(text(name, value));
+            }
         }
         figment = figment.merge(variables());
         for (variable, name) in ROOT_VARIABLES {

@@ -132,10 +132,34 @@ section! {
         pub id: u32 = 1,
         /// Transfers under way at once.
         pub max_transfers: NonZeroUsize = non_zero_usize(256),
+        /// Of these, the most of one tenant.
+        pub max_transfers_per_tenant: NonZeroUsize = non_zero_usize(192),
         /// Transfers waiting for their turn. One more is answered with 503.
         pub max_waiting_transfers: usize = 4096,
         /// The blob store.
         pub store: Store = Store::default(),
+        /// RDMA: transfers into clients' own memory.
+        pub rdma: Rdma = Rdma::default(),
+    }
+
+    /// RDMA of the node.
+    pub struct Rdma {
+        /// Whether RDMA adapters are used: `"auto"` where one passes its self-test,
+        /// `"require"`, or `"off"`.
+        pub mode: AccessMode = AccessMode::Auto,
+        /// Ports that take sessions, as `"mlx5_0"` (all its ports) or `"mlx5_0/1"`. Empty:
+        /// all that are active.
+        pub devices: Vec<String> = Vec::new(),
+        /// Sessions open at once.
+        pub max_sessions: usize = 1024,
+        /// Sessions open at once of one access key.
+        pub max_sessions_per_key: usize = 256,
+        /// Transfers that one session may have in flight.
+        pub max_windows_per_session: NonZeroU32 = non_zero(64),
+        /// How long a session may stay unused.
+        pub idle_timeout_ms: u64 = 300_000,
+        /// How long a transfer may take until it is given up, and its key ended.
+        pub transfer_timeout_ms: u64 = 60_000,
     }
 
     /// The blob store of the node.
@@ -211,9 +235,12 @@ section! {
         /// Which requests the access log tells (target `keyway::access`): `"off"`, `"errors"`
         /// (status 500 and up), or `"all"`.
         pub access_log: AccessLog = AccessLog::Errors,
-        /// OTLP endpoint (gRPC) for traces, metrics and logs. Also
+        /// OTLP endpoint (gRPC, `http://` or `https://`) for traces, metrics and logs. Also
         /// `OTEL_EXPORTER_OTLP_ENDPOINT`. Unset: none are exported.
         pub otlp_endpoint: Option<String> = None,
+        /// Authorities (PEM) that an `https` endpoint's certificate may come from. Also
+        /// `OTEL_EXPORTER_OTLP_CERTIFICATE`. Unset: the system's.
+        pub otlp_authority_file: Option<PathBuf> = None,
         /// Share of requests traced when the client does not decide it by `traceparent`.
         pub trace_ratio: f64 = 0.01,
         /// How often metrics are exported by OTLP.

@@ -1,9 +1,10 @@
 //! What this machine offers, and what follows from it.
 //!
 //! Everything is tried rather than looked up: `O_DIRECT` with a write in the data directory,
-//! io_uring and the store's own choice by opening a small store.
+//! io_uring and the store's own choice by opening a small store, RDMA ports by their self-test.
 
 mod limits;
+mod rdma;
 mod store;
 
 use std::fmt;
@@ -86,43 +87,19 @@ pub async fn examine(data_dir: &Path) -> Report {
     let mut findings = vec![limits::kernel(), limits::cores()];
     findings.extend(store::examine(data_dir).await);
     findings.extend([limits::locked_memory(), limits::descriptors(), limits::clock()]);
-    let path = match &probe {
-        Ok(probe) => {
-            let (rdma, gpu) = native(probe);
-            findings.extend([rdma, gpu]);
-            path(probe)
-        }
-        Err(_) => PathChoice { name: "http", because: "the probe of devices failed".to_owned() },
-    };
+    let (ports, path) = rdma::findings().await;
+    findings.extend(ports);
+    findings.extend(probe.ok().map(|probe| gpu(&probe)));
     Report { version: env!("CARGO_PKG_VERSION"), findings, path }
 }
 
-fn native(probe: &keyway_dataplane::Probe) -> (Finding, Finding) {
-    const RDMA: &str = "objects travel over HTTP; RDMA needs an adapter and rdma-core's libraries";
+fn gpu(probe: &keyway_dataplane::Probe) -> Finding {
     const GPU: &str = "objects land in host memory; GPU memory needs NVIDIA's driver";
-    let rdma = match &probe.rdma {
-        Ok(devices) if devices.is_empty() => Finding::fair("RDMA devices", "none", RDMA),
-        Ok(devices) => Finding::good("RDMA devices", devices.join(", ")),
-        Err(error) => Finding::fair("RDMA devices", chain(error), RDMA),
-    };
-    let gpu = match &probe.gpu {
+    match &probe.gpu {
         Ok(gpu) if gpu.devices.is_empty() => Finding::fair("GPUs", "none", GPU),
         Ok(gpu) => Finding::good("GPUs", gpu.devices.join(", ")),
         Err(error) => Finding::fair("GPUs", chain(error), GPU),
-    };
-    (rdma, gpu)
-}
-
-/// This version moves object bytes by HTTP whatever the machine has: saying otherwise would
-/// promise what does not happen.
-fn path(probe: &keyway_dataplane::Probe) -> PathChoice {
-    let has_rdma = probe.rdma.as_ref().is_ok_and(|devices| !devices.is_empty());
-    let because = if has_rdma {
-        "this version has no RDMA path yet; the adapter is not used"
-    } else {
-        "there is no RDMA device"
-    };
-    PathChoice { name: "http", because: because.to_owned() }
+    }
 }
 
 /// An error with its causes, in one line.
@@ -166,12 +143,14 @@ mod tests {
         let report = examine(&data).await;
         assert!(!data.exists(), "the doctor leaves nothing behind");
         let subjects: Vec<&str> = report.findings.iter().map(|f| f.subject).collect();
-        for wanted in ["kernel", "data directory", "store access", "RDMA devices", "GPUs"] {
+        for wanted in ["kernel", "data directory", "store access", "GPUs"] {
             assert!(subjects.contains(&wanted), "{wanted} is missing from {subjects:?}");
         }
         assert!(report.is_usable(), "{report}");
+        assert!(subjects.iter().any(|subject| subject.starts_with("RDMA")));
         let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["path"]["name"], "http");
+        let path = json["path"]["name"].as_str().unwrap();
+        assert!(["http", "verbs-host"].contains(&path), "{path}");
     }
 
     #[tokio::test]

@@ -41,7 +41,7 @@ const COMPLETIONS_BATCH: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaintenanceConfig {
-    /// Between two looks at the garbage queue, when nobody asks for one.
+    /// Between two looks at the garbage queue, when nothing was put there meanwhile.
     pub reap_period_ms: u64,
     /// Between two sweeps for chunks that the catalog does not know.
     pub sweep_period_ms: u64,
@@ -104,7 +104,8 @@ impl Maintenance {
         }
     }
 
-    /// Asks for a round soon: there is garbage, or space is short. Costs next to nothing.
+    /// Asks for a round soon: space is short. Costs next to nothing. For what the catalog
+    /// itself gave up, nobody needs to ask.
     pub fn wake(&self) {
         self.wanted.notify_one();
     }
@@ -125,6 +126,7 @@ impl Maintenance {
             tokio::select! {
                 () = &mut stop => return,
                 () = self.wanted.notified() => {}
+                () = self.catalog.garbage_queued() => {}
                 () = tokio::time::sleep(reap_period) => {}
             }
             let sweep_due = Instant::now() >= next_sweep;

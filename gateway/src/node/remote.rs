@@ -42,7 +42,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tonic::Streaming;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+
+use crate::telemetry;
 
 mod direct;
 
@@ -101,12 +104,16 @@ pub enum RemoteNodeError {
     Plaintext(String),
 }
 
+/// A connection, whose calls carry on the trace that they are made in.
+type Client = NodeClient<InterceptedService<Channel, Traced>>;
+type Traced = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+
 /// A storage node reached over gRPC.
 pub struct RemoteNode {
     id: NodeId,
-    data: Vec<NodeClient<Channel>>,
+    data: Vec<Client>,
     next: AtomicUsize,
-    control: NodeClient<Channel>,
+    control: Client,
     answer_timeout: Duration,
 }
 
@@ -133,7 +140,7 @@ impl RemoteNode {
             .keep_alive_timeout(KEEPALIVE)
             .tcp_nodelay(true);
         let client = || {
-            NodeClient::new(endpoint.connect_lazy())
+            NodeClient::with_interceptor(endpoint.connect_lazy(), traced as Traced)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };
@@ -147,7 +154,7 @@ impl RemoteNode {
     }
 
     /// The connections in turn.
-    fn data(&self) -> NodeClient<Channel> {
+    fn data(&self) -> Client {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.data.len();
         self.data[turn].clone()
     }
@@ -291,6 +298,12 @@ impl StorageNode for RemoteNode {
     async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
         self.ask_sealing_key().await
     }
+}
+
+/// Adds the current span's trace context.
+fn traced(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+    telemetry::inject(call.metadata_mut().as_mut());
+    Ok(call)
 }
 
 /// A GET's frames on their way in.

@@ -71,6 +71,7 @@ pub(super) async fn list_buckets(
             .filter(|max| (1..=BUCKETS_PAGE_MAX).contains(max))
             .ok_or_else(|| page::out_of_bounds("max-buckets"))?,
     };
+    page::Encoding::Plain.check(&[input.prefix.as_deref()])?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let after = match &input.continuation_token {
         Some(token) => page::decode(page::BUCKETS, token)?,

@@ -34,7 +34,6 @@ pub(super) async fn delete_object(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     core.catalog.delete(&bucket, &key, condition).await?;
-    core.wake_maintenance();
     Ok(S3Response::new(DeleteObjectOutput::default()))
 }
 
@@ -64,7 +63,6 @@ pub(super) async fn delete_objects(
         objects.iter().map(|object| delete_one(core, &bucket, object)).collect();
     let outcomes: Vec<Result<(), Failure>> =
         futures::stream::iter(deletions).buffered(CONCURRENT_MAX).collect().await;
-    core.wake_maintenance();
 
     let quiet = input.delete.quiet == Some(true);
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());

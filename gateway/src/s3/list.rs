@@ -19,12 +19,14 @@ pub(super) async fn list_objects_v2(
     let caller = caller(&request.extensions)?;
     let input = &request.input;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
+    let start_after = input.start_after.as_deref();
+    encoding.check(&[input.prefix.as_deref(), input.delimiter.as_deref(), start_after])?;
     let limit = page::limit("max-keys", input.max_keys)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let after = match &input.continuation_token {
         Some(token) => page::decode(bucket.id.0, token)?,
-        None => input.start_after.clone().unwrap_or_default(),
+        None => start_after.unwrap_or_default().to_owned(),
     };
     let query = query(input.prefix.as_deref(), input.delimiter.as_deref(), after, limit);
     let page = list(core, &bucket, &query).await?;
@@ -34,7 +36,7 @@ pub(super) async fn list_objects_v2(
         name: Some(bucket.name.to_string()),
         prefix: Some(encoding.text(&query.prefix)),
         delimiter: named(encoding, input.delimiter.as_deref()),
-        start_after: input.start_after.as_deref().map(|text| encoding.text(text)),
+        start_after: start_after.map(|text| encoding.text(text)),
         continuation_token: input.continuation_token.clone(),
         max_keys: Some(page::told(limit)),
         key_count: Some(page::told(count)),
@@ -55,10 +57,12 @@ pub(super) async fn list_objects(
     let caller = caller(&request.extensions)?;
     let input = &request.input;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
+    let marker = input.marker.as_deref();
+    encoding.check(&[input.prefix.as_deref(), input.delimiter.as_deref(), marker])?;
     let limit = page::limit("max-keys", input.max_keys)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
-    let after = input.marker.clone().unwrap_or_default();
+    let after = marker.unwrap_or_default().to_owned();
     let query = query(input.prefix.as_deref(), input.delimiter.as_deref(), after, limit);
     let page = list(core, &bucket, &query).await?;
     // S3 names the next marker only where the last key would not do: with a delimiter.

@@ -71,7 +71,7 @@ pub struct S3State {
     pub credentials: Arc<dyn CredentialStore>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Woken when there is garbage, or too little space for what is to be written.
+    /// Woken when there is too little space for what is to be written.
     pub maintenance: Option<Arc<Maintenance>>,
 }
 

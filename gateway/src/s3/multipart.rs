@@ -220,8 +220,10 @@ pub(super) async fn list_uploads(
 ) -> Result<S3Response<ListMultipartUploadsOutput>, Failure> {
     let input = &request.input;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
+    let key_marker = input.key_marker.as_deref();
+    encoding.check(&[input.prefix.as_deref(), input.delimiter.as_deref(), key_marker])?;
     let limit = page::limit("max-uploads", input.max_uploads)?;
-    let key_marker = input.key_marker.clone().unwrap_or_default();
+    let key_marker = key_marker.unwrap_or_default().to_owned();
     // S3 ignores an upload marker without a key marker.
     let id_marker = match input.upload_id_marker.as_deref() {
         Some(text) if !key_marker.is_empty() && !text.is_empty() => {

@@ -8,6 +8,7 @@ use s3s::S3ErrorCode;
 use s3s::dto::EncodingType;
 
 use super::errors::Failure;
+use super::resolve;
 
 /// Most entries in one page of objects, parts or uploads: S3's own limit.
 pub(super) const PAGE_MAX: usize = 1000;
@@ -106,6 +107,22 @@ impl Encoding {
                 "Invalid Encoding Method specified in Request",
             )),
         }
+    }
+
+    /// Refuses parameters that the answer is to repeat and, written so, has no form for. As no
+    /// key can have such characters either, nobody misses what they would have found.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(super) fn check(self, repeated: &[Option<&str>]) -> Result<(), Failure> {
+        if self == Self::Plain && !repeated.iter().flatten().all(|text| resolve::is_nameable(text))
+        {
+            return Err(Failure::refuse(
+                S3ErrorCode::InvalidArgument,
+                "Control characters can be listed by with encoding-type=url alone.",
+            ));
+        }
+        Ok(())
     }
 
     /// A key, prefix, delimiter or marker as the answer writes it.

@@ -33,14 +33,18 @@ pub(super) async fn bucket(
 /// # Errors
 /// `KeyTooLongError`, and `InvalidArgument` for control characters: S3's XML cannot name them.
 pub(super) fn key(text: &str) -> Result<ObjectKey, Failure> {
-    let representable = |c: char| c >= ' ' || matches!(c, '\t' | '\n' | '\r');
-    if !text.chars().all(representable) {
+    if !is_nameable(text) {
         return Err(Failure::refuse(
             S3ErrorCode::InvalidArgument,
             "Object keys cannot contain control characters.",
         ));
     }
     Ok(ObjectKey::from_str(text)?)
+}
+
+/// Whether XML has a form for the text.
+pub(super) fn is_nameable(text: &str) -> bool {
+    text.chars().all(|c| c >= ' ' || matches!(c, '\t' | '\n' | '\r'))
 }
 
 /// The one version that an object of an unversioned bucket has is named `null`.

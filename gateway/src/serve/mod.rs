@@ -200,7 +200,7 @@ async fn start(
 ) -> Result<Running, ServeError> {
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
-    let catalog = open::catalog(&config.meta, &data).await?;
+    let catalog = open::catalog(&config.meta, &data, &metrics).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
     let state = S3State {

@@ -15,7 +15,7 @@ use crate::admin::{self, Readiness};
 use crate::config::Config;
 use crate::node::Nodes;
 use crate::server::Server;
-use crate::telemetry::Metrics;
+use crate::telemetry::{self, Metrics};
 
 /// A node that runs until it is stopped.
 pub struct RunningNode {
@@ -87,7 +87,7 @@ pub async fn serve_node(config: Config) -> Result<RunningNode, ServeError> {
     let (served, mut done) = (Arc::clone(&node), stopped.clone());
     let rpc = tokio::spawn(async move {
         let stopped = async move { drop(done.wait_for(|stop| *stop).await) };
-        rpc::serve(served, listener, &tls, stopped).await
+        rpc::serve_traced(served, listener, &tls, telemetry::node_span, stopped).await
     });
     let background = vec![
         tokio::spawn(upkeep.run(stopped)),

@@ -2,34 +2,51 @@
 
 use std::sync::Arc;
 
-use keyway_dataplane::{EngineConfig, LocalNode, NodeConfig, StoreConfig};
+use keyway_dataplane::{EngineConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig};
 use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
 use super::ServeError;
 use super::data_dir::DataDir;
-use crate::config::{Engine, Maintenance, Meta, Node};
+use crate::config::{Engine, Maintenance, Meta, Node, Rdma};
 use crate::maintenance::MaintenanceConfig;
+use crate::telemetry::Metrics;
 
 /// Capacity of a memory store when none is configured.
 const MEMORY_STORE_BYTES: u64 = GIB;
 
-pub(super) async fn catalog(config: &Meta, data: &DataDir) -> Result<Arc<Catalog>, ServeError> {
+/// Opens the metadata and has the metrics tell of it for as long as it is there.
+pub(super) async fn catalog(
+    config: &Meta,
+    data: &DataDir,
+    metrics: &Metrics,
+) -> Result<Arc<Catalog>, ServeError> {
     let path = data.meta()?;
     let meta = MetaConfig { cache_bytes: config.cache_bytes, reserve_bytes: config.reserve_bytes };
+    let groups = metrics.group_commits();
     // Recovery reads and writes: not on a thread that serves.
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&path, &meta)).await;
+    let open = move || EmbeddedStore::open_observed(&path, &meta, groups);
+    let opened = tokio::task::spawn_blocking(open).await;
     let store = opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Meta)?;
-    Ok(Arc::new(Catalog::new(Arc::new(store))))
+    let store = Arc::new(store);
+    let told = Arc::downgrade(&store);
+    metrics.observe_meta(move || Some(told.upgrade()?.stats()));
+    Ok(Arc::new(Catalog::new(store)))
 }
 
 pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>, ServeError> {
     let (id, store) = (NodeId(config.id), &config.store);
+    let engine = EngineConfig {
+        transfers_max: config.max_transfers.get(),
+        transfers_per_tenant_max: config.max_transfers_per_tenant.get(),
+        transfers_waiting_max: config.max_waiting_transfers,
+    };
+    let rdma = rdma(&config.rdma);
     let opened = match store.engine {
         Engine::Memory => {
             let capacity = store.capacity_bytes.unwrap_or(MEMORY_STORE_BYTES);
-            LocalNode::in_memory(id, capacity, store.buffer_bytes)
+            LocalNode::open_in_memory(id, capacity, store.buffer_bytes, &engine, rdma).await
         }
         Engine::File => {
             let dir = match &store.dir {
@@ -45,14 +62,22 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
                 direct_io: store.direct_io,
                 scrub_bytes_per_second: store.scrub_bytes_per_second,
             };
-            let engine = EngineConfig {
-                transfers_max: config.max_transfers.get(),
-                transfers_waiting_max: config.max_waiting_transfers,
-            };
-            LocalNode::open(NodeConfig { id, store, engine }).await
+            LocalNode::open(NodeConfig { id, store, engine, rdma }).await
         }
     };
     opened.map_err(ServeError::Node)
+}
+
+fn rdma(config: &Rdma) -> RdmaConfig {
+    RdmaConfig {
+        mode: config.mode,
+        devices: config.devices.clone(),
+        sessions_max: config.max_sessions,
+        sessions_per_key_max: config.max_sessions_per_key,
+        windows_per_session_max: config.max_windows_per_session.get(),
+        idle_timeout_ms: config.idle_timeout_ms,
+        transfer_timeout_ms: config.transfer_timeout_ms,
+    }
 }
 
 pub(super) fn maintenance(config: &Maintenance) -> MaintenanceConfig {

@@ -1,14 +1,16 @@
-//! Instruments over counters that others keep: the node in this process, maintenance, and
+//! Instruments over what other parts of this process tell: the node, metadata, maintenance,
 //! direct transfers.
 //!
-//! They are read when somebody reads the metrics, and cost nothing before.
+//! Counters are read when somebody reads the metrics, and cost nothing before. Durable commits
+//! are recorded one by one: there are at most some thousands of them a second.
 
 use keyway_dataplane::NodeStats;
+use keyway_meta::{GroupCommit, MetaStats};
 use keyway_proto::NodeId;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::AsyncInstrument;
 
-use super::metrics::{Metrics, node_attribute, saturating, up_down};
+use super::metrics::{Metrics, histogram_f64, histogram_u64, node_attribute, saturating, up_down};
 use super::table::{self, Definition};
 use crate::maintenance::MaintenanceStats;
 use crate::s3::DirectStats;
@@ -92,6 +94,48 @@ impl Metrics {
             .with_description(metric.description)
             .with_callback(observe)
             .build();
+    }
+
+    /// Tells of the metadata store in this process, as long as `read` answers.
+    pub fn observe_meta(
+        &self,
+        read: impl Fn() -> Option<MetaStats> + Clone + Send + Sync + 'static,
+    ) {
+        let count = |metric: &'static Definition, pick: fn(&MetaStats) -> u64| {
+            let read = read.clone();
+            self.counter(metric, move || read().as_ref().map(pick), []);
+        };
+        count(&table::META_READS, |stats| stats.reads);
+        count(&table::META_SCANS, |stats| stats.scans);
+        count(&table::META_SCANNED, |stats| stats.scanned_entries);
+        let commits = &table::META_COMMITS;
+        self.meter()
+            .u64_observable_counter(commits.name)
+            .with_unit(commits.unit)
+            .with_description(commits.description)
+            .with_callback(move |o| {
+                let Some(stats) = read() else { return };
+                for (outcome, count) in [
+                    ("committed", stats.committed),
+                    ("conflict", stats.conflicts),
+                    ("full", stats.refused_full),
+                    ("failed", stats.failed),
+                ] {
+                    o.observe(count, &[KeyValue::new(table::OUTCOME, outcome)]);
+                }
+            })
+            .build();
+    }
+
+    /// What the metadata store's writer is to call after each durable commit.
+    pub fn group_commits(&self) -> impl Fn(GroupCommit) + Send + use<> {
+        let meter = self.meter();
+        let size = histogram_u64(&meter, &table::META_GROUP_SIZE);
+        let duration = histogram_f64(&meter, &table::META_GROUP_DURATION);
+        move |group| {
+            size.record(group.batches as u64, &[]);
+            duration.record(group.duration.as_secs_f64(), &[]);
+        }
     }
 
     fn counter<const N: usize>(

@@ -1,7 +1,7 @@
 //! The instruments, and how a request is recorded.
 //!
 //! What changes with every request is counted in atomics and observed when somebody reads;
-//! only the three histograms are recorded as they happen.
+//! only its three histograms are recorded as they happen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -15,6 +15,7 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use parking_lot::RwLock;
 use prometheus::{Encoder, TextEncoder};
 
+use super::export::Collector;
 use super::process;
 use super::table::{self, Definition};
 use super::{TelemetryError, resource};
@@ -69,8 +70,8 @@ impl Metrics {
             .map_err(TelemetryError::Prometheus)?;
         let mut builder =
             SdkMeterProvider::builder().with_resource(resource()).with_reader(prometheus);
-        if let Some(endpoint) = &config.otlp_endpoint {
-            let exporter = super::export::metrics(endpoint)?;
+        if let Some(collector) = Collector::of(config)? {
+            let exporter = collector.metrics()?;
             let interval = Duration::from_millis(config.metrics_interval_ms);
             let reader = PeriodicReader::builder(exporter).with_interval(interval).build();
             builder = builder.with_reader(reader);
@@ -181,7 +182,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
+pub(super) fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
     meter
         .f64_histogram(metric.name)
         .with_unit(metric.unit)
@@ -190,7 +191,7 @@ fn histogram_f64(meter: &Meter, metric: &'static Definition) -> Histogram<f64> {
         .build()
 }
 
-fn histogram_u64(meter: &Meter, metric: &'static Definition) -> Histogram<u64> {
+pub(super) fn histogram_u64(meter: &Meter, metric: &'static Definition) -> Histogram<u64> {
     meter
         .u64_histogram(metric.name)
         .with_unit(metric.unit)
@@ -275,6 +276,7 @@ pub(super) fn saturating(value: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use keyway_dataplane::NodeStats;
+    use keyway_meta::{GroupCommit, MetaStats};
 
     use super::*;
     use crate::maintenance::MaintenanceStats;
@@ -315,8 +317,8 @@ mod tests {
         assert!(shown.contains("process_cpu_time_seconds_total"));
     }
 
-    #[test]
-    fn every_metric_of_the_table_exists_under_its_name() {
+    /// A server's metrics, with something in each.
+    fn filled() -> Metrics {
         let metrics = Metrics::new(&Telemetry::default()).unwrap();
         metrics.request_ends(&Completed {
             method: &Method::GET,
@@ -340,10 +342,51 @@ mod tests {
         metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
         metrics.observe_direct(|| Some(DirectCounts::default().stats()));
-        let shown = text(&metrics);
+        metrics.observe_meta(|| Some(MetaStats { conflicts: 3, ..MetaStats::default() }));
+        metrics.group_commits()(GroupCommit { batches: 5, duration: Duration::from_millis(1) });
+        metrics
+    }
+
+    #[test]
+    fn every_metric_of_the_table_exists_under_its_name() {
+        let shown = text(&filled());
         for metric in table::ALL {
             let name = metric.name.replace('.', "_");
             assert!(shown.contains(&format!("# TYPE {name}")), "{name} is not in\n{shown}");
         }
+        let value = |start: &str, attribute: &str| {
+            let line = |line: &&str| line.starts_with(start) && line.contains(attribute);
+            shown.lines().find(line).and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
+        };
+        let conflicts = value("keyway_meta_commits_total{", "keyway_outcome=\"conflict\"");
+        assert_eq!(conflicts.as_deref(), Some("3"), "{shown}");
+        let batches = value("keyway_meta_group_size_sum{", "");
+        assert_eq!(batches.as_deref(), Some("5"), "{shown}");
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana/keyway.json");
+        let dashboard: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let shown = text(&filled());
+        let exists = |name: &str| shown.contains(&format!("# TYPE {name} "));
+        let mut asked = 0;
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let question = target["expr"].as_str().unwrap();
+                // A metric's name stands before its braces; a histogram has three series.
+                for (brace, _) in question.match_indices('{') {
+                    let mut words =
+                        question[..brace].rsplit(|c: char| c != '_' && !c.is_alphanumeric());
+                    let name = words.next().unwrap();
+                    let series = ["_bucket", "_sum", "_count"];
+                    let whole = series.iter().find_map(|end| name.strip_suffix(end));
+                    assert!(exists(name) || whole.is_some_and(exists), "{name} in {question}");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(asked > 30, "only {asked} metrics found in the dashboard");
     }
 }

@@ -26,13 +26,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use crate::config::{LogFormat, Telemetry};
+use export::Collector;
 
 pub use metrics::Metrics;
 pub use table::metrics_reference;
 pub use trace::{TRACE_TARGET, inject};
 
 pub(crate) use metrics::Completed;
-pub(crate) use trace::request_span;
+pub(crate) use trace::{node_span, request_span};
 
 /// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,15 @@ pub enum TelemetryError {
     /// The OTLP endpoint is none.
     #[error("cannot export by OTLP")]
     Otlp(#[source] ExporterBuildError),
+    /// The authorities that the OTLP endpoint's certificate may come from cannot be read.
+    #[error("cannot read telemetry.otlp_authority_file {}", path.display())]
+    Authority {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: rustls_pki_types::pem::Error,
+    },
     /// The Prometheus reader was refused.
     #[error("cannot set up the Prometheus reader")]
     Prometheus(#[source] OTelSdkError),
@@ -86,14 +96,14 @@ pub fn install(config: &Telemetry) -> Result<Installed, TelemetryError> {
         LogFormat::Pretty => console.with_filter(filter).boxed(),
         LogFormat::Json => console.json().flatten_event(true).with_filter(filter).boxed(),
     };
-    let (tracer, logger) = match &config.otlp_endpoint {
+    let (tracer, logger) = match Collector::of(config)? {
         None => (None, None),
-        Some(endpoint) => (
-            Some(tracer_provider(endpoint, config.trace_ratio)?),
+        Some(collector) => (
+            Some(tracer_provider(&collector, config.trace_ratio)?),
             Some(
                 SdkLoggerProvider::builder()
                     .with_resource(resource())
-                    .with_batch_exporter(export::logs(endpoint)?)
+                    .with_batch_exporter(collector.logs()?)
                     .build(),
             ),
         ),
@@ -118,13 +128,16 @@ pub fn install(config: &Telemetry) -> Result<Installed, TelemetryError> {
     Ok(Installed { tracer, logger })
 }
 
-fn tracer_provider(endpoint: &str, ratio: f64) -> Result<SdkTracerProvider, TelemetryError> {
+fn tracer_provider(
+    collector: &Collector<'_>,
+    ratio: f64,
+) -> Result<SdkTracerProvider, TelemetryError> {
     // A client that sends a trace context has decided; otherwise the ratio does.
     let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio)));
     Ok(SdkTracerProvider::builder()
         .with_resource(resource())
         .with_sampler(sampler)
-        .with_batch_exporter(export::spans(endpoint)?)
+        .with_batch_exporter(collector.spans()?)
         .build())
 }
 

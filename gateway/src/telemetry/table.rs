@@ -67,6 +67,8 @@ pub(crate) const PATH: &str = "keyway.transfer.path";
 pub(crate) const KEY: &str = "keyway.key.fate";
 /// Attribute: why a token was met with HTTP.
 pub(crate) const REASON: &str = "keyway.reason";
+/// Attribute: what became of a commit: `committed`, `conflict` (decided anew), `full` or `failed`.
+pub(crate) const OUTCOME: &str = "keyway.outcome";
 
 /// OpenTelemetry's advice for request durations, with finer steps below 5 ms.
 const SECONDS: &[f64] = &[
@@ -90,6 +92,9 @@ const BYTES: &[f64] = &[
     1_073_741_824.0,
     4_294_967_296.0,
 ];
+
+/// Powers of two up to the most batches of one durable commit.
+const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 metrics! {
     REQUEST_DURATION = Histogram "http.server.request.duration" ["s"]
@@ -127,6 +132,19 @@ metrics! {
         "Bytes of the transfers' buffers.", by [NODE];
     POOL_LEASED = UpDownCounter "keyway.pool.leased" ["By"]
         "Bytes of buffers in use.", by [NODE];
+    META_READS = Counter "keyway.meta.reads" ["{read}"]
+        "Single keys read from the metadata store.", by [];
+    META_SCANS = Counter "keyway.meta.scans" ["{scan}"]
+        "Ranges of keys read.", by [];
+    META_SCANNED = Counter "keyway.meta.scanned" ["{entry}"]
+        "Entries that those ranges had.", by [];
+    META_COMMITS = Counter "keyway.meta.commits" ["{commit}"]
+        "Changes to the metadata, by what became of them.", by [OUTCOME];
+    META_GROUP_SIZE = Histogram "keyway.meta.group.size" ["{commit}"]
+        "Changes that one durable commit made together.", by [], in BATCHES;
+    META_GROUP_DURATION = Histogram "keyway.meta.group.duration" ["s"]
+        "Time of a durable commit, its checks and writes included; the wait before it is not.",
+        by [], in SECONDS;
     CHUNKS_RELEASED = Counter "keyway.maintenance.released" ["{chunk}"]
         "Chunks that nothing names any more, released by their nodes.", by [];
     BYTES_RELEASED = Counter "keyway.maintenance.released.size" ["By"]

@@ -37,6 +37,26 @@ pub(crate) fn request_span(
     Some(span)
 }
 
+/// The span of a gateway's call to the node in this process, child of the gateway's request.
+/// For `keyway_dataplane::rpc`.
+pub(crate) fn node_span(call: &Request<()>) -> Span {
+    // /PACKAGE.SERVICE/METHOD
+    let mut path = call.uri().path().splitn(3, '/').skip(1);
+    let span = tracing::info_span!(
+        target: TRACE_TARGET,
+        "node",
+        otel.kind = "server",
+        rpc.system = "grpc",
+        rpc.service = path.next(),
+        rpc.method = path.next(),
+    );
+    if !span.is_disabled() {
+        let parent = TraceContextPropagator::new().extract(&Incoming(call.headers()));
+        let _ = span.set_parent(parent);
+    }
+    span
+}
+
 /// Adds the current span's trace context to the headers of a request that leaves here.
 pub fn inject(headers: &mut HeaderMap) {
     let context = Span::current().context();

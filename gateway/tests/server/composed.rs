@@ -64,38 +64,59 @@ async fn serve_stores_and_returns_objects_and_frees_its_directory() {
     for name in ["keyway_pool_capacity_bytes", "keyway_maintenance_swept_total"] {
         assert!(metrics.text().contains(name), "{}", metrics.text());
     }
+    for name in ["keyway_meta_reads_total{", "keyway_meta_group_size_count{"] {
+        let value =
+            metrics.text().lines().find_map(|line| line.strip_prefix(name)?.rsplit(' ').next());
+        assert!(value.is_some_and(|value| value != "0"), "{name}: {}", metrics.text());
+    }
     let second = serve(config(dir.path())).await;
     assert!(matches!(second.map(|_| ()), Err(ServeError::DataDir(_))));
     assert!(running.stop().await);
     assert!(serve(config(dir.path())).await.unwrap().stop().await);
 }
 
-/// Goal: deleted bytes are free soon, and not when the period is over.
+/// Goal: bytes that were given up are free soon, whatever gave them up, and not when the
+/// period is over.
 #[tokio::test]
-async fn a_deletion_wakes_maintenance() {
+async fn what_is_given_up_wakes_maintenance() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.maintenance.reap_period_ms = 3_600_000;
     let running = serve(config).await.unwrap();
     round_trip(&running).await;
     let client = client(&running);
-    client.delete_object("bucket", "key").await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
     let mut admin = Wire::connect(running.admin_address).await;
+    let put = async |key: &str, length: usize| {
+        client.put_object("bucket", key).body(vec![7_u8; length]).send().await.unwrap();
+    };
+
+    put("key", 1000).await;
+    until_released(&mut admin, 20_000_000).await;
+    put("source", 300).await;
+    client.copy_object(("bucket", "source"), ("bucket", "key")).await.unwrap();
+    until_released(&mut admin, 20_001_000).await;
+    client.delete_object("bucket", "key").await.unwrap();
+    client.delete_object("bucket", "source").await.unwrap();
+    until_released(&mut admin, 20_001_300).await;
+    running.stop().await;
+}
+
+/// Waits until the server has given back exactly so many bytes since its start.
+async fn until_released(admin: &mut Wire, wanted: u64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let metrics = admin.get("/metrics").await;
         let released = metrics.text().lines().find_map(|line| {
             let value = line.strip_prefix("keyway_maintenance_released_size_bytes_total{")?;
             value.rsplit(' ').next()?.parse::<f64>().ok()
         });
-        if released.is_some_and(|bytes| bytes >= 20_000_000.0) {
-            break;
+        if released == Some(wanted as f64) {
+            return;
         }
-        assert!(Instant::now() < deadline, "{}", metrics.text());
+        assert!(Instant::now() < deadline, "{released:?} of {wanted} bytes: {}", metrics.text());
         // Between two looks; the deadline above decides.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    running.stop().await;
 }
 
 /// Goal: where HTTP/2 has no host header, its authority is the host that was signed.

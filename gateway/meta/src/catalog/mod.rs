@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_proto::BucketId;
+use tokio::sync::Notify;
 
 use crate::key;
 use crate::row;
@@ -50,18 +51,33 @@ pub const PAGE_MAX: usize = 1000;
 pub struct Catalog {
     store: Arc<dyn MetaStore>,
     turns: Turns,
+    garbage_queued: Notify,
 }
 
 impl Catalog {
     /// A catalog over `store`.
     pub fn new(store: Arc<dyn MetaStore>) -> Self {
-        Self { store, turns: Turns::new() }
+        Self { store, turns: Turns::new(), garbage_queued: Notify::new() }
+    }
+
+    /// Resolves when chunks were given up since it last resolved: overwritten, deleted, aborted
+    /// or condemned through this catalog. For one waiter, which then looks at
+    /// [`garbage`](Self::garbage); cancelling it loses nothing.
+    pub async fn garbage_queued(&self) {
+        self.garbage_queued.notified().await;
     }
 
     /// Commits; `false` when a precondition did not hold and the change is to be decided anew.
     async fn committed(&self, batch: Batch) -> Result<bool, CatalogError> {
+        let gives_up =
+            batch.writes.iter().any(|(key, value)| value.is_some() && key::is_garbage(key));
         match self.store.commit(batch).await {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if gives_up {
+                    self.garbage_queued.notify_one();
+                }
+                Ok(true)
+            }
             Err(MetaError::Conflict) => Ok(false),
             Err(error) => Err(error.into()),
         }

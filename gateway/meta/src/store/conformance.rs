@@ -124,6 +124,44 @@ fn without_a_reserve_only_what_frees_space_goes_through() {
     assert_eq!(runtime.block_on(store.get(b"k")).unwrap(), Some(bytes("v")));
 }
 
+/// Reads, scans and outcomes are counted; a group that changed nothing is no durable commit.
+#[test]
+fn the_embedded_store_tells_what_it_did() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (told, groups) = std::sync::mpsc::channel();
+    let store = EmbeddedStore::open_observed(dir.path(), &MetaConfig::default(), move |group| {
+        told.send(group).unwrap();
+    })
+    .unwrap();
+    runtime.block_on(async {
+        // Polled in turn, so that all four wait before the writer has answered the first.
+        let puts = ["a", "b", "c", "d"].map(|key| store.commit(put(key, "1")));
+        for outcome in futures::future::join_all(puts).await {
+            outcome.unwrap();
+        }
+        let mut conflicting = put("e", "1");
+        conflicting.expect(bytes("a"), None);
+        assert!(matches!(store.commit(conflicting).await, Err(MetaError::Conflict)));
+        store.get(b"a").await.unwrap();
+        assert_eq!(store.scan(b"b", b"z", 2).await.unwrap().len(), 2);
+    });
+    let stats = store.stats();
+    let expected = MetaStats {
+        reads: 1,
+        scans: 1,
+        scanned_entries: 2,
+        committed: 4,
+        conflicts: 1,
+        ..MetaStats::default()
+    };
+    assert_eq!(stats, expected);
+    drop(store);
+    let groups: Vec<GroupCommit> = groups.iter().collect();
+    assert_eq!(groups.iter().map(|group| group.batches).sum::<usize>(), 4);
+    assert!(groups.iter().all(|group| group.batches > 0 && !group.duration.is_zero()));
+}
+
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -28,6 +29,7 @@ use redb::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::stats::{Counters, GroupCommit, MetaStats};
 use super::{Batch, MetaConfig, MetaError, MetaStore};
 
 /// The file's name within the data directory.
@@ -52,6 +54,7 @@ pub struct EmbeddedStore {
     requests: Option<mpsc::Sender<Request>>,
     snapshot: Arc<RwLock<Option<Snapshot>>>,
     writer: Option<std::thread::JoinHandle<()>>,
+    counters: Arc<Counters>,
 }
 
 struct Request {
@@ -66,9 +69,23 @@ impl EmbeddedStore {
     /// # Errors
     /// [`MetaError::Engine`] when another process holds the file, or it is no such file.
     pub fn open(dir: &Path, config: &MetaConfig) -> Result<Self, MetaError> {
+        Self::open_observed(dir, config, |_| {})
+    }
+
+    /// As [`open`](Self::open), and tells `observe` of every durable commit: on the writer's
+    /// thread, before the answers leave, so it must not wait.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_observed(
+        dir: &Path,
+        config: &MetaConfig,
+        observe: impl Fn(GroupCommit) + Send + 'static,
+    ) -> Result<Self, MetaError> {
         let path = dir.join(FILE_NAME);
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         let snapshot = Arc::new(RwLock::new(None));
+        let counters = Arc::new(Counters::default());
         let mut writer = Writer {
             device: File::open(dir)
                 .map_err(|error| engine_error("opening the directory", &error))?,
@@ -77,13 +94,20 @@ impl EmbeddedStore {
             snapshot: Arc::clone(&snapshot),
             database: None,
             queue,
+            counters: Arc::clone(&counters),
+            observe: Box::new(observe),
         };
         writer.open()?;
         let writer = std::thread::Builder::new()
             .name("meta-writer".into())
             .spawn(move || writer.run())
             .map_err(|error| engine_error("starting the writer", &error))?;
-        Ok(Self { requests: Some(requests), snapshot, writer: Some(writer) })
+        Ok(Self { requests: Some(requests), snapshot, writer: Some(writer), counters })
+    }
+
+    /// What was done since the store was opened.
+    pub fn stats(&self) -> MetaStats {
+        self.counters.snapshot()
     }
 
     fn snapshot(&self) -> Result<Snapshot, MetaError> {
@@ -105,6 +129,7 @@ impl MetaStore for EmbeddedStore {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
         // Held until the value is copied: it does not keep its page from the writer itself.
         let snapshot = self.snapshot()?;
+        self.counters.read();
         let value = snapshot.get(key).map_err(|error| storage_error("reading", &error))?;
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
@@ -121,13 +146,13 @@ impl MetaStore for EmbeddedStore {
         let failed = |error: StorageError| storage_error("scanning", &error);
         let snapshot = self.snapshot()?;
         let range = snapshot.range::<&[u8]>(start..end).map_err(failed)?;
-        range
-            .take(limit)
-            .map(|entry| {
-                let (key, value) = entry.map_err(failed)?;
-                Ok((Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value())))
-            })
-            .collect()
+        let entries = range.take(limit).map(|entry| {
+            let (key, value) = entry.map_err(failed)?;
+            Ok((Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value())))
+        });
+        let entries = entries.collect::<Result<Vec<_>, MetaError>>()?;
+        self.counters.scanned(entries.len());
+        Ok(entries)
     }
 
     async fn commit(&self, batch: Batch) -> Result<(), MetaError> {
@@ -149,6 +174,8 @@ struct Writer {
     /// `None` only between a failure and the next successful opening.
     database: Option<Database>,
     queue: mpsc::Receiver<Request>,
+    counters: Arc<Counters>,
+    observe: Box<dyn Fn(GroupCommit) + Send>,
 }
 
 impl Writer {
@@ -161,6 +188,7 @@ impl Writer {
                     Ok(outcomes) => outcomes[index].clone(),
                     Err(error) => Err(error.clone()),
                 };
+                self.counters.batch(&outcome);
                 // A caller that no longer waits has learnt to live with an unknown outcome.
                 let _ = request.answer.send(outcome);
             }
@@ -188,6 +216,7 @@ impl Writer {
             self.open()?;
         }
         let database = self.database.as_ref().expect("opened just above");
+        let begun = Instant::now();
         let transaction = database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
         let mut changed = false;
         let outcomes = {
@@ -216,6 +245,8 @@ impl Writer {
             transaction.commit().map_err(|e| other_error("committing", e.into()))?;
             let newest = newest(database).map_err(|e| other_error("reading", e.into()))?;
             *self.snapshot.write() = Some(newest);
+            let batches = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+            (self.observe)(GroupCommit { batches, duration: begun.elapsed() });
         } else {
             transaction.abort().map_err(|e| storage_error("aborting", &e))?;
         }

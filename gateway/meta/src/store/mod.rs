@@ -11,10 +11,12 @@ mod config;
 mod conformance;
 pub mod embedded;
 pub mod memory;
+mod stats;
 
 pub use config::MetaConfig;
 pub use embedded::EmbeddedStore;
 pub use memory::MemoryStore;
+pub use stats::{GroupCommit, MetaStats};
 
 /// An engine. Keys and values are bytes; keys sort bytewise.
 #[async_trait]

@@ -1,10 +1,38 @@
 //! Flags that all server commands share, and the runtime that they run on.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use keyway_gateway::config::{Runtime, Sources};
+use keyway_gateway::config::{Config, ConfigError, Runtime, Sources};
+
+/// What every server command is told.
+#[derive(clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Directory of all that the process keeps; made if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address to serve at; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Address of the admin listener (health, metrics).
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+impl ServerArgs {
+    /// The configuration; `listen` names the setting that `--listen` stands for.
+    pub(crate) fn config(self, listen: &str) -> Result<Config, ConfigError> {
+        let flags = Flags::default()
+            .path("data_dir", self.data_dir.as_deref())
+            .text(listen, self.listen)
+            .text("listen.admin_address", self.admin_listen);
+        Config::load(&self.config.sources(flags))
+    }
+}
 
 /// Where the configuration comes from.
 #[derive(clap::Args)]

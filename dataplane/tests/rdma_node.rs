@@ -1,0 +1,511 @@
+//! Goal: a storage node moves bytes between its store and a client's memory under keys that
+//! die, and refuses what it must. Method: a node with its own port, a client with the other,
+//! and a gateway's part (sealing grants) played by the test; all packets cross the wire.
+//!
+//! Runs in the soft-RoCE machine (`make test-rdma`); elsewhere each test says that it is
+//! skipped.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use keyway_auth::grant::{Grant, GrantError, GrantKey, GrantKeyId, Sealer};
+use keyway_dataplane::store::StoreConfig;
+use keyway_dataplane::{
+    AccessMode, DirectError, LocalNode, NodeConfig, RdmaConfig, SessionError, StorageNode,
+    TransferError, Transferred,
+};
+use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut};
+use keyway_fabric::verbs::{Access, Armed, Device, Domain, Link, LinkShape, Port};
+use keyway_proto::key::{Direction, Relinquished};
+use keyway_proto::plan::chunk_lengths;
+use keyway_proto::{
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
+    GetPlan, KeyStrength, NodeId, Piece, PutPlan, RemoteWindow, SessionId, SessionOwner,
+    SessionRequest, SessionSelector, SessionToken, TenantId, TransferId, TransferPath,
+};
+use keyway_rpc::convert;
+use keyway_sys::verbs::Verbs;
+
+const NODE: NodeId = NodeId(1);
+const MIB: usize = 1 << 20;
+
+/// A node on the machine's first port, and the second port for its clients.
+struct Rig {
+    node: Arc<LocalNode>,
+    port: Port,
+    _dir: tempfile::TempDir,
+}
+
+async fn rig() -> Option<Rig> {
+    rig_with(RdmaConfig::default()).await
+}
+
+async fn rig_with(rdma: RdmaConfig) -> Option<Rig> {
+    let verbs = match Verbs::load() {
+        Ok(verbs) => Arc::new(verbs),
+        Err(error) => {
+            println!("skipped: {error}; make test-rdma runs this in its machine");
+            return None;
+        }
+    };
+    let names = verbs.device_names().unwrap_or_default();
+    let [first, second, ..] = &names[..] else {
+        println!("skipped: no two RDMA devices here; make test-rdma runs this in its machine");
+        return None;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreConfig {
+        dir: dir.path().join("store"),
+        capacity_bytes: Some(400 << 20),
+        volume_bytes: 64 << 20,
+        ..StoreConfig::default()
+    };
+    let rdma = RdmaConfig { mode: AccessMode::Require, devices: vec![first.clone()], ..rdma };
+    let config = NodeConfig { id: NODE, store, rdma, ..NodeConfig::default() };
+    let node = LocalNode::open(config).await.unwrap();
+    let port = Port::open(&Device::open(&verbs, second).unwrap(), 1).unwrap();
+    Some(Rig { node, port, _dir: dir })
+}
+
+fn owner(tenant: u64) -> SessionOwner {
+    SessionOwner { tenant: TenantId(tenant), access_key: format!("key-{tenant}").into() }
+}
+
+/// A client with a session.
+struct Client {
+    session: SessionId,
+    owner: SessionOwner,
+    link: Link,
+}
+
+impl Rig {
+    async fn client(&self, tenant: u64) -> Client {
+        let domain = Domain::new(self.port.device()).unwrap();
+        let pending = self.port.link(&domain, LinkShape::client(4)).unwrap();
+        let request = SessionRequest {
+            node: NODE,
+            rail: 0,
+            client: pending.address(),
+            windows: 4,
+            strengths: vec![KeyStrength::Window],
+        };
+        let owner = owner(tenant);
+        let offer = self.node.open_session(owner.clone(), request).await.unwrap();
+        assert_eq!(offer.strength, KeyStrength::Window);
+        let link = pending.connect(&offer.server).unwrap();
+        Client { session: offer.session, owner, link }
+    }
+
+    async fn sealer(&self) -> Sealer {
+        Sealer::new(&self.node.sealing_key().await.unwrap().key)
+    }
+
+    async fn seal(&self, plan: &DirectPlan) -> Vec<u8> {
+        seal_with(&self.sealer().await, NODE, plan, 30_000)
+    }
+
+    async fn execute(&self, plan: &DirectPlan) -> Transferred {
+        self.node.transfer(self.seal(plan).await.into()).await
+    }
+
+    /// Stores bytes through a session, window and all.
+    async fn put(&self, client: &Client, bytes: &[u8]) -> Vec<ChunkSpec> {
+        let (mut buffer, length) = (HostBuffer::from(bytes.to_vec()), bytes.len());
+        let slice = buffer.slice(..length).unwrap();
+        let mut armed = client.lend(slice).await;
+        let chunks: Vec<_> = chunk_lengths(length as u64)
+            .map(|length| ChunkSpec { id: ChunkId::generate(), length })
+            .collect();
+        let plan = client.put_plan(&[armed.remote()], &chunks);
+        let Transferred { moved, key } = self.execute(&plan).await;
+        let receipt = moved.unwrap();
+        assert_eq!(key, Relinquished::Invalidated);
+        assert_eq!((receipt.bytes, receipt.path), (length as u64, TransferPath::VerbsHost));
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, bytes);
+        assert_eq!(receipt.digests.value(ChecksumKind::Crc64Nvme), Some(&sum));
+        armed.invalidated().await.unwrap();
+        chunks
+    }
+
+    async fn is_clean(&self) {
+        let stats = self.node.stats();
+        assert_eq!((stats.transfers, stats.waiting), (0, 0));
+        assert_eq!(stats.pool.leased_bytes, 0, "a lease leaked");
+    }
+}
+
+impl Client {
+    async fn lend(&self, slice: HostSlice) -> Armed<HostSlice> {
+        let registration = self.link.domain().register(slice.exact_anchor(), Access::Windows);
+        let (address, length) = (slice.address(), slice.len() as u32);
+        let armed = self.link.arm(slice, registration.unwrap(), address, length, Direction::Read);
+        armed.await.map_err(|(error, _)| error).unwrap()
+    }
+
+    async fn borrow(&self, slice: HostSliceMut) -> Armed<HostSliceMut> {
+        let registration = self.link.domain().register(slice.exact_anchor(), Access::Windows);
+        let (address, length) = (slice.address(), slice.len() as u32);
+        let armed = self.link.arm(slice, registration.unwrap(), address, length, Direction::Write);
+        armed.await.map_err(|(error, _)| error).unwrap()
+    }
+
+    fn plan(&self, windows: &[RemoteWindow], work: DirectWork) -> DirectPlan {
+        let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
+        DirectPlan { owner: self.owner.clone(), target, work }
+    }
+
+    fn put_plan(&self, windows: &[RemoteWindow], chunks: &[ChunkSpec]) -> DirectPlan {
+        let plan = PutPlan {
+            transfer: TransferId::generate(),
+            tenant: self.owner.tenant,
+            chunks: chunks.to_vec(),
+            digests: crc(),
+        };
+        self.plan(windows, DirectWork::Put(plan))
+    }
+
+    fn get_plan(&self, windows: &[RemoteWindow], pieces: Vec<Piece>) -> DirectPlan {
+        let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
+        self.plan(windows, DirectWork::Get(GetPlan { transfer, tenant, pieces }, crc()))
+    }
+}
+
+fn crc() -> DigestSet {
+    [ChecksumKind::Crc64Nvme].into_iter().collect()
+}
+
+fn whole(chunks: &[ChunkSpec]) -> Vec<Piece> {
+    let piece = |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
+    chunks.iter().map(piece).collect()
+}
+
+fn seal_with(sealer: &Sealer, node: NodeId, plan: &DirectPlan, life_ms: u64) -> Vec<u8> {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    sealer.seal(&Grant {
+        node,
+        session: plan.session(),
+        tenant: plan.owner.tenant,
+        expiry_ms: now_ms + life_ms,
+        nonce: TransferId::generate().to_bytes(),
+        plan: &convert::direct_plan_bytes(plan),
+    })
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[3]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_go_there_and_back() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    for length in [1, 511, 4096, 65_537, MIB, 3 * MIB + 1, 20 * MIB] {
+        let bytes = pattern(length);
+        let chunks = rig.put(&client, &bytes).await;
+        let mut buffer = HostBuffer::zeroed(length + 4096).unwrap();
+        let mut armed = client.borrow(buffer.slice_mut(..length).unwrap()).await;
+        let plan = client.get_plan(&[armed.remote()], whole(&chunks));
+        let Transferred { moved, key } = rig.execute(&plan).await;
+        let receipt = moved.unwrap();
+        assert_eq!((receipt.bytes, key), (length as u64, Relinquished::Invalidated));
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &bytes);
+        assert_eq!(receipt.digests.value(ChecksumKind::Crc64Nvme), Some(&sum));
+        armed.invalidated().await.unwrap();
+        assert!(armed.release().unwrap()[..] == bytes[..], "{length} bytes");
+        assert!(buffer.bytes().unwrap()[length..].iter().all(|byte| *byte == 0));
+    }
+    rig.is_clean().await;
+    assert_eq!(rig.node.stats().direct.invalidated, 14);
+}
+
+/// Several ranges into several windows, in one transfer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranges_scatter_over_windows() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let bytes = pattern(2 * MIB);
+    let chunks = rig.put(&client, &bytes).await;
+    let ranges = [(0, 10), (100_000, 65_536), (MIB as u64, 300_001)];
+    let mut buffer = HostBuffer::zeroed(4 * MIB).unwrap();
+    let mut first = client.borrow(buffer.slice_mut(..50_000).unwrap()).await;
+    let mut second = client.borrow(buffer.slice_mut(MIB..MIB + 400_000).unwrap()).await;
+    let pieces = ranges.map(|(offset, length)| Piece {
+        chunk: chunks[0].id,
+        range: ByteRange::new(offset, length).unwrap(),
+    });
+    let plan = client.get_plan(&[first.remote(), second.remote()], pieces.to_vec());
+    let Transferred { moved, .. } = rig.execute(&plan).await;
+    let moved = moved.unwrap().bytes as usize;
+    first.invalidated().await.unwrap();
+    second.invalidated().await.unwrap();
+    let (first, second) = (first.release().unwrap(), second.release().unwrap());
+    let landed = [&first[..], &second[..moved - 50_000]].concat();
+    let expected: Vec<u8> = ranges
+        .iter()
+        .flat_map(|(offset, length)| &bytes[*offset as usize..(*offset + *length) as usize])
+        .copied()
+        .collect();
+    assert!(landed == expected);
+}
+
+/// Attacks on grants: each is refused before a byte moves, and the key is still the client's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_grants_move_nothing() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let chunks = rig.put(&client, &pattern(4096)).await;
+    let mut buffer = HostBuffer::zeroed(4096).unwrap();
+    let mut armed = client.borrow(buffer.slice_mut(..).unwrap()).await;
+    let plan = client.get_plan(&[armed.remote()], whole(&chunks));
+    let good = rig.seal(&plan).await;
+    let mut altered = good.clone();
+    *altered.last_mut().unwrap() ^= 1;
+    let mut altered_plan = good.clone();
+    let middle = altered_plan.len() / 2;
+    altered_plan[middle] ^= 1;
+    let stranger = Sealer::new(&GrantKey::generate(GrantKeyId(1)));
+    let sealer = rig.sealer().await;
+    let refused = [
+        (altered, GrantError::Forged),
+        (altered_plan, GrantError::Forged),
+        (Vec::new(), GrantError::Malformed),
+        (seal_with(&sealer, NodeId(2), &plan, 30_000), GrantError::OtherNode),
+        (seal_with(&sealer, NODE, &plan, 0), GrantError::Expired),
+        (seal_with(&sealer, NODE, &plan, 10_000_000), GrantError::TooLong),
+        (seal_with(&stranger, NODE, &plan, 30_000), GrantError::UnknownKey),
+    ];
+    for (sealed, why) in refused {
+        let Transferred { moved, key } = rig.node.transfer(sealed.into()).await;
+        assert!(matches!(moved, Err(DirectError::Grant(found)) if found == why), "{why}");
+        assert_eq!(key, Relinquished::Quiet);
+    }
+    // The session of another tenant, and one of another life.
+    let other = rig.client(8).await;
+    for (session, owner) in [
+        (client.session, other.owner.clone()),
+        (other.session, client.owner.clone()),
+        (SessionId::new(NODE, 12345), client.owner.clone()),
+    ] {
+        let target = SessionToken::new(session, vec![armed.remote()]).unwrap();
+        let DirectWork::Get(get, digests) = plan.work.clone() else { unreachable!() };
+        let get = GetPlan { tenant: owner.tenant, ..get };
+        let stolen = DirectPlan { owner, target, work: DirectWork::Get(get, digests) };
+        let Transferred { moved, key } = rig.execute(&stolen).await;
+        assert!(matches!(moved, Err(DirectError::NoSuchSession)), "{moved:?}");
+        assert_eq!(key, Relinquished::Quiet);
+    }
+    assert!(rig.node.transfer(good.clone().into()).await.moved.is_ok());
+    armed.invalidated().await.unwrap();
+    drop(armed.release().unwrap());
+    let again = rig.node.transfer(good.into()).await;
+    assert!(matches!(again.moved, Err(DirectError::Grant(GrantError::Replayed))));
+    assert_eq!(rig.node.stats().direct.refused, 11);
+    rig.is_clean().await;
+}
+
+/// Attack: another tenant's key in one's own session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_tenants_key_opens_nothing() {
+    let Some(rig) = rig().await else { return };
+    let (victim, thief) = (rig.client(7).await, rig.client(8).await);
+    let chunks = rig.put(&thief, &pattern(4096)).await;
+    let mut buffer = HostBuffer::zeroed(4096).unwrap();
+    let mut armed = victim.borrow(buffer.slice_mut(..).unwrap()).await;
+    let plan = thief.get_plan(&[armed.remote()], whole(&chunks));
+    let Transferred { moved, key } = rig.execute(&plan).await;
+    assert!(matches!(moved, Err(DirectError::Link(_))), "{moved:?}");
+    assert_eq!(key, Relinquished::Fenced);
+    armed.revoke().await.unwrap();
+    assert!(armed.release().unwrap().iter().all(|byte| *byte == 0));
+    assert!(victim.link.is_alive());
+    rig.is_clean().await;
+}
+
+/// A client that lies about sizes: the window is shorter than its token says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lie_about_sizes_harms_the_liar() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let chunks = rig.put(&client, &pattern(MIB)).await;
+    let mut buffer = HostBuffer::zeroed(MIB).unwrap();
+    let mut armed = client.borrow(buffer.slice_mut(..4096).unwrap()).await;
+    let lie = RemoteWindow { length: MIB as u32, ..armed.remote() };
+    let Transferred { moved, key } =
+        rig.execute(&client.get_plan(&[lie], whole(&chunks))).await;
+    assert!(matches!(moved, Err(DirectError::Link(_))), "{moved:?}");
+    assert_eq!(key, Relinquished::Fenced);
+    armed.fence().await;
+    drop(armed.release().unwrap());
+    assert!(buffer.bytes().unwrap()[4096..].iter().all(|byte| *byte == 0));
+    // An honest token that is too short is refused, never clamped.
+    let client = rig.client(7).await;
+    let armed = client.borrow(buffer.slice_mut(..4096).unwrap()).await;
+    let Transferred { moved, key } =
+        rig.execute(&client.get_plan(&[armed.remote()], whole(&chunks))).await;
+    assert!(matches!(moved, Err(DirectError::InvalidPlan(_))));
+    assert_eq!(key, Relinquished::Quiet);
+    rig.is_clean().await;
+}
+
+/// A node that is still writing when its client gives up: the key dies first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_gives_up_sees_no_late_byte() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let chunks = rig.put(&client, &pattern(16 * MIB)).await;
+    let mut buffer = HostBuffer::zeroed(16 * MIB).unwrap();
+    let mut armed = client.borrow(buffer.slice_mut(..).unwrap()).await;
+    let plan = client.get_plan(&[armed.remote()], whole(&chunks));
+    let (node, grant) = (Arc::clone(&rig.node), rig.seal(&plan).await);
+    let transfer = tokio::spawn(async move { node.transfer(grant.into()).await });
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    // As on a driver that must not invalidate twice: the queue pair goes.
+    armed.fence().await;
+    let mut slice = armed.release().unwrap();
+    slice.fill(0xee);
+    let Transferred { moved, key } = transfer.await.unwrap();
+    assert!(moved.is_err());
+    assert_eq!(key, Relinquished::Fenced);
+    assert!(slice.iter().all(|byte| *byte == 0xee), "a late byte landed in reused memory");
+    rig.is_clean().await;
+}
+
+/// A gateway that gives up mid-GET and mid-PUT: the node ends the key by itself, and nothing
+/// of the PUT remains.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_transfer_ends_its_key() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let chunks = rig.put(&client, &pattern(16 * MIB)).await;
+    let mut buffer = HostBuffer::zeroed(16 * MIB).unwrap();
+    for _ in 0..5 {
+        let mut armed = client.borrow(buffer.slice_mut(..).unwrap()).await;
+        let plan = client.get_plan(&[armed.remote()], whole(&chunks));
+        let transfer = rig.execute(&plan);
+        let _ = tokio::time::timeout(Duration::from_millis(40), transfer).await;
+        armed.invalidated().await.unwrap();
+        drop(armed.release().unwrap());
+    }
+    let ids: Vec<_> = rig.node.chunks(None, 1000).await.unwrap();
+    for _ in 0..5 {
+        let mut armed = client.lend(buffer.slice(..).unwrap()).await;
+        let chunk = ChunkSpec { id: ChunkId::generate(), length: 16 * MIB as u64 };
+        let plan = client.put_plan(&[armed.remote()], &[chunk]);
+        let transfer = rig.execute(&plan);
+        let _ = tokio::time::timeout(Duration::from_millis(40), transfer).await;
+        armed.invalidated().await.unwrap();
+        drop(armed.release().unwrap());
+    }
+    assert_eq!(rig.node.chunks(None, 1000).await.unwrap(), ids);
+    assert!(client.link.is_alive());
+    rig.is_clean().await;
+}
+
+/// A deadline ends a transfer, key first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_ends_the_key() {
+    let config = RdmaConfig { transfer_timeout_ms: 50, ..RdmaConfig::default() };
+    let Some(rig) = rig_with(config).await else { return };
+    let client = rig.client(7).await;
+    let mut buffer = HostBuffer::zeroed(64 * MIB).unwrap();
+    let mut armed = client.lend(buffer.slice(..).unwrap()).await;
+    let chunks: Vec<_> = chunk_lengths(64 * MIB as u64)
+        .map(|length| ChunkSpec { id: ChunkId::generate(), length })
+        .collect();
+    let Transferred { moved, key } =
+        rig.execute(&client.put_plan(&[armed.remote()], &chunks)).await;
+    assert!(matches!(moved, Err(DirectError::TimedOut)), "{moved:?}");
+    assert_eq!(key, Relinquished::Invalidated);
+    armed.invalidated().await.unwrap();
+    assert_eq!(rig.node.chunks(None, 10).await.unwrap(), []);
+    rig.is_clean().await;
+}
+
+/// A full store refuses a PUT, ends its key, and still serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_ends_the_key() {
+    let Some(rig) = rig().await else { return };
+    let client = rig.client(7).await;
+    let chunks = rig.put(&client, &pattern(4096)).await;
+    let mut buffer = HostBuffer::zeroed(16 * MIB).unwrap();
+    let slice = buffer.slice(..).unwrap();
+    let mut stored = 0;
+    loop {
+        let mut armed = client.lend(slice.clone()).await;
+        let chunk = ChunkSpec { id: ChunkId::generate(), length: 16 * MIB as u64 };
+        let Transferred { moved, key } =
+            rig.execute(&client.put_plan(&[armed.remote()], &[chunk])).await;
+        assert_eq!(key, Relinquished::Invalidated);
+        armed.invalidated().await.unwrap();
+        match moved {
+            Ok(_) => stored += 1,
+            Err(DirectError::Transfer(TransferError::Full)) => break,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(stored < 30, "the store has room for 25");
+    }
+    drop(slice);
+    let mut armed = client.borrow(buffer.slice_mut(..4096).unwrap()).await;
+    let plan = client.get_plan(&[armed.remote()], whole(&chunks));
+    assert!(rig.execute(&plan).await.moved.is_ok());
+    armed.invalidated().await.unwrap();
+    rig.is_clean().await;
+}
+
+/// Cutting an owner off ends its sessions and every key in flight, and nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_off_fences_every_key() {
+    let Some(rig) = rig().await else { return };
+    let (cut, other) = (rig.client(7).await, rig.client(8).await);
+    let chunks = rig.put(&cut, &pattern(16 * MIB)).await;
+    let mut buffer = HostBuffer::zeroed(16 * MIB).unwrap();
+    let mut armed = cut.borrow(buffer.slice_mut(..).unwrap()).await;
+    let plan = cut.get_plan(&[armed.remote()], whole(&chunks));
+    let (node, grant) = (Arc::clone(&rig.node), rig.seal(&plan).await);
+    let transfer = tokio::spawn(async move { node.transfer(grant.into()).await });
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let ended = rig.node.close_sessions(SessionSelector::Tenant(TenantId(7))).await.unwrap();
+    assert_eq!(ended, 1);
+    let Transferred { moved, key } = transfer.await.unwrap();
+    assert!(moved.is_err());
+    assert_eq!(key, Relinquished::Fenced);
+    let late = rig.execute(&plan).await;
+    assert!(matches!(late.moved, Err(DirectError::NoSuchSession)));
+    armed.fence().await;
+    drop(armed.release().unwrap());
+    rig.put(&other, &pattern(MIB)).await;
+    assert_eq!(rig.node.stats().direct.sessions, 1);
+    rig.is_clean().await;
+}
+
+/// What cannot be connected is refused, and leaves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn impossible_sessions_are_refused() {
+    let config = RdmaConfig { sessions_per_key_max: 2, ..RdmaConfig::default() };
+    let Some(rig) = rig_with(config).await else { return };
+    let domain = Domain::new(rig.port.device()).unwrap();
+    let pending = rig.port.link(&domain, LinkShape::client(1)).unwrap();
+    let good = SessionRequest {
+        node: NODE,
+        rail: 0,
+        client: pending.address(),
+        windows: 1,
+        strengths: vec![KeyStrength::Window],
+    };
+    let open = |request| rig.node.open_session(owner(7), request);
+    let refused = open(SessionRequest { rail: 9, ..good.clone() }).await;
+    assert!(matches!(refused, Err(SessionError::NoSuchRail)));
+    let refused = open(SessionRequest { node: NodeId(2), ..good.clone() }).await;
+    assert!(matches!(refused, Err(SessionError::NoSuchRail)));
+    let refused = open(SessionRequest { strengths: vec![KeyStrength::Slab], ..good.clone() }).await;
+    assert!(matches!(refused, Err(SessionError::Incompatible(_))));
+    let mut client = pending.address();
+    client.link = keyway_proto::LinkLayer::Infiniband;
+    let refused = open(SessionRequest { client, ..good.clone() }).await;
+    assert!(matches!(refused, Err(SessionError::Incompatible(_))));
+    assert!(open(good.clone()).await.is_ok() && open(good.clone()).await.is_ok());
+    assert!(matches!(open(good).await, Err(SessionError::TooMany)));
+    assert_eq!(rig.node.stats().direct.sessions, 2);
+}

@@ -1,0 +1,65 @@
+//! RDMA ports: addresses, limits, and what a key can really do on each.
+
+use keyway_dataplane::direct::{PortReport, examine};
+use keyway_proto::KeyStrength;
+
+use super::{Finding, PathChoice, chain};
+
+const DEVICES: &str =
+    "objects travel over HTTP; RDMA needs an adapter and rdma-core's libraries (libibverbs)";
+const WEAKER: &str = "keys are weaker than windows; an adapter with type-2B memory windows gives more";
+const NONE: &str = "the port failed its self-test: objects travel over HTTP";
+
+/// One finding per port, and the path that a client of this host would get.
+pub(super) async fn findings() -> (Vec<Finding>, PathChoice) {
+    let ports = match examine().await {
+        Ok(ports) => ports,
+        Err(error) => {
+            let why = chain(&error);
+            let path = PathChoice { name: "http", because: format!("no RDMA: {why}") };
+            return (vec![Finding::fair("RDMA devices", why, DEVICES)], path);
+        }
+    };
+    if ports.is_empty() {
+        let path = PathChoice { name: "http", because: "there is no active RDMA port".to_owned() };
+        return (vec![Finding::fair("RDMA devices", "no active port", DEVICES)], path);
+    }
+    let path = path(&ports);
+    (ports.iter().map(finding).collect(), path)
+}
+
+fn finding(port: &PortReport) -> Finding {
+    let PortReport { name, firmware, info, has_windows, found } = port;
+    let firmware = if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
+    let windows = if *has_windows { "type-2B windows" } else { "no windows" };
+    let mut text = format!(
+        "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}{firmware}; self-test: {found}",
+        info.link,
+        info.gid_kind,
+        info.gid,
+        info.gid_index,
+        info.mtu.bytes(),
+    );
+    if found.strength == Some(KeyStrength::Window) && !found.exact {
+        text.push_str("; each window gets a registration of its own");
+    }
+    match found.strength {
+        Some(KeyStrength::Window) => Finding::good("RDMA port", text),
+        Some(_) => Finding::fair("RDMA port", text, WEAKER),
+        None => Finding::fair("RDMA port", text, NONE),
+    }
+}
+
+fn path(ports: &[PortReport]) -> PathChoice {
+    let best = ports.iter().filter_map(|port| Some((port.found.strength?, &port.name))).max();
+    match best {
+        Some((strength, name)) => PathChoice {
+            name: "verbs-host",
+            because: format!("{name} gives keys of strength {strength} over host memory"),
+        },
+        None => PathChoice {
+            name: "http",
+            because: "no RDMA port passed its self-test".to_owned(),
+        },
+    }
+}
