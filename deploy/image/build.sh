@@ -24,6 +24,8 @@ take() { install -D -m "$(stat -Lc %a "$1")" "$1" "$root$1"; }
 needed() { ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3; next } $1 ~ /^\// { print $1 }'; }
 
 install -D -m 0755 "$binary" "$root/usr/bin/keyway"
+# Line tables are most of the file; the names of functions stay for backtraces.
+! command -v strip >/dev/null || strip --strip-debug "$root/usr/bin/keyway"
 mapfile -t libraries < <(needed "$binary")
 shopt -s nullglob
 for rdma in /usr/lib/*/libibverbs.so.1 /usr/lib/*/librdmacm.so.1 /usr/lib/*/libibverbs/*.so; do
