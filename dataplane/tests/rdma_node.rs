@@ -185,7 +185,8 @@ fn crc() -> DigestSet {
 }
 
 fn whole(chunks: &[ChunkSpec]) -> Vec<Piece> {
-    let piece = |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
+    let piece =
+        |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
     chunks.iter().map(piece).collect()
 }
 
@@ -340,8 +341,7 @@ async fn a_lie_about_sizes_harms_the_liar() {
     let mut buffer = HostBuffer::zeroed(MIB).unwrap();
     let mut armed = client.borrow(buffer.slice_mut(..4096).unwrap()).await;
     let lie = RemoteWindow { length: MIB as u32, ..armed.remote() };
-    let Transferred { moved, key } =
-        rig.execute(&client.get_plan(&[lie], whole(&chunks))).await;
+    let Transferred { moved, key } = rig.execute(&client.get_plan(&[lie], whole(&chunks))).await;
     assert!(matches!(moved, Err(DirectError::Link(_))), "{moved:?}");
     assert_eq!(key, Relinquished::Fenced);
     armed.fence().await;

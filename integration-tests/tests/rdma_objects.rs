@@ -12,9 +12,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use futures::{TryStreamExt as _, stream};
 use keyway_client::{Client, Credentials, HostBuffer, PathPolicy, RdmaConfig};
+use keyway_integration_tests::Server;
 use keyway_integration_tests::rdma;
 use keyway_integration_tests::server::Options;
-use keyway_integration_tests::Server;
 use keyway_proto::{ByteRange, KeyStrength, TransferPath};
 
 const MIB: usize = 1 << 20;

@@ -144,7 +144,8 @@ impl Rig {
 }
 
 fn ports() -> Option<(Port, Port)> {
-    let skipped = |why: String| println!("skipped: {why}; make bench-rdma runs this in its machine");
+    let skipped =
+        |why: String| println!("skipped: {why}; make bench-rdma runs this in its machine");
     let verbs = match Verbs::load() {
         Ok(verbs) => Arc::new(verbs),
         Err(error) => {

@@ -13,9 +13,9 @@ use keyway_proto::{QpAddress, RemoteKey, RemoteWindow};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::domain::{Domain, Registration};
+use super::link_state::LinkState;
 use super::port::{Command, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
-use super::link_state::LinkState;
 use super::work::{Held, Reply, Request, Verb};
 use super::{Armed, VerbsError};
 use crate::memory::Lease;

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keyway_proto::{RemoteKey, RemoteWindow};
 use keyway_proto::key::Direction;
+use keyway_proto::{RemoteKey, RemoteWindow};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Registration;

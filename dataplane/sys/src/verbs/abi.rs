@@ -569,7 +569,9 @@ mod tests {
             Ok(output) if output.status.success() => {
                 String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap()
             }
-            Ok(output) if String::from_utf8_lossy(&output.stderr).contains("infiniband/verbs.h") => {
+            Ok(output)
+                if String::from_utf8_lossy(&output.stderr).contains("infiniband/verbs.h") =>
+            {
                 println!("skipped: infiniband/verbs.h is not installed");
                 ours.clone()
             }
