@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use hyper_rustls::ConfigBuilderExt;
 use keyway_auth::sigv4::Signer;
-use keyway_proto::TransferPath;
+use keyway_proto::{KeyStrength, TransferPath};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::credentials::Credentials;
-use crate::http::{Client, Endpoint, Pool, PoolLimits};
+use crate::http::{Client, Endpoint, Pool, PoolLimits, Wire};
+use crate::rdma::{Rdma, RdmaConfig};
 use crate::retry::RetryPolicy;
+
+/// Largest part of a GET: one window of an adapter holds it.
+pub(crate) const GET_PART_BYTES_MAX: u64 = 1 << 30;
 
 /// Which path a transfer may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +101,7 @@ pub struct ClientBuilder {
     retry: RetryPolicy,
     defaults: TransferDefaults,
     limits: PoolLimits,
+    rdma: RdmaConfig,
 }
 
 impl ClientBuilder {
@@ -115,6 +120,7 @@ impl ClientBuilder {
                 concurrency: 8,
             },
             limits: PoolLimits::default(),
+            rdma: RdmaConfig::default(),
         }
     }
 
@@ -153,6 +159,21 @@ impl ClientBuilder {
         self
     }
 
+    /// How RDMA adapters are used, where the path policy allows it.
+    #[must_use]
+    pub fn rdma(mut self, rdma: RdmaConfig) -> Self {
+        self.rdma = rdma;
+        self
+    }
+
+    /// Refuses keys to the caller's memory that are weaker than this: such transfers go over
+    /// HTTP, or fail where RDMA is required.
+    #[must_use]
+    pub fn require_strength(mut self, strength: KeyStrength) -> Self {
+        self.rdma.strength_min = strength;
+        self
+    }
+
     /// Whom an `https` endpoint is trusted by.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -167,10 +188,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Bytes of one ranged read of a large GET; 8 MiB unless said.
+    /// Bytes of one ranged read of a large GET; 8 MiB unless said, at most 1 GiB.
     #[must_use]
     pub fn get_part_bytes(mut self, bytes: u64) -> Self {
-        self.defaults.get_part_bytes = bytes.max(1);
+        self.defaults.get_part_bytes = bytes.clamp(1, GET_PART_BYTES_MAX);
         self
     }
 
@@ -219,7 +240,8 @@ impl ClientBuilder {
         let endpoint = self.endpoint.ok_or(ConfigError::NoEndpoint)?;
         let endpoint = Endpoint::parse(&endpoint, self.addressing)?;
         match self.path {
-            PathPolicy::Auto | PathPolicy::Require(TransferPath::Http) => {}
+            PathPolicy::Auto
+            | PathPolicy::Require(TransferPath::Http | TransferPath::VerbsHost) => {}
             PathPolicy::Require(path) => return Err(ConfigError::PathUnavailable(path)),
         }
         let part = self.defaults.put_part_bytes;
@@ -238,7 +260,9 @@ impl ClientBuilder {
         });
         let tls = tls_config(endpoint.is_tls().then_some(&self.tls))?;
         let pool = Pool::new(tls, self.limits);
-        Ok(Client::new(endpoint, signer, pool, self.retry, self.defaults))
+        let wire = Arc::new(Wire { endpoint, signer, pool });
+        let rdma = Rdma::new(Arc::clone(&wire), self.path, self.rdma);
+        Ok(Client::new(wire, self.retry, self.defaults, rdma))
     }
 }
 

@@ -6,6 +6,7 @@ use keyway_auth::sigv4::SignError;
 use keyway_proto::{Checksum, TransferPath};
 
 use crate::builder::ConfigError;
+use crate::rdma::{Fallback, RdmaError};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -89,8 +90,21 @@ pub enum ClientError {
     #[error("the transfer was given up")]
     GivenUp,
     /// The required path is not to be had here.
-    #[error("the path {0} is not available")]
-    PathUnavailable(TransferPath),
+    #[error("the path {path} is not available")]
+    PathUnavailable {
+        /// The path.
+        path: TransferPath,
+        /// Why not.
+        #[source]
+        reason: Fallback,
+    },
+    /// A transfer by RDMA failed. The memory's key is dead.
+    #[error("the transfer by RDMA failed")]
+    Rdma(#[from] RdmaError),
+    /// The service took no notice of the request's RDMA token and stored something else than
+    /// the caller's bytes.
+    #[error("the service took no notice of the RDMA token")]
+    TokenIgnored,
     /// There is no memory for the object.
     #[error("no memory for the object")]
     Memory(#[from] keyway_fabric::memory::MemoryError),
@@ -151,9 +165,15 @@ impl ClientError {
             Self::Connect { .. }
             | Self::Transport(_)
             | Self::Stalled(_)
-            | Self::BrokenBody { .. } => RetryClass::Transient,
+            | Self::BrokenBody { .. }
+            | Self::Rdma(_) => RetryClass::Transient,
             _ => RetryClass::Never,
         }
+    }
+
+    /// Whether the request that failed so may have left this machine.
+    pub(crate) fn request_left(&self) -> bool {
+        !matches!(self, Self::Connect { .. } | Self::Sign(_) | Self::Request(_) | Self::Name(_))
     }
 
     /// The service's error, if it was the service that refused.

@@ -23,6 +23,11 @@
 //! # }
 //! ```
 //!
+//! Where both ends have RDMA adapters the bytes do not pass through HTTP at all: the node moves
+//! them into or out of the caller's memory, under a key made for that transfer alone. See
+//! [`RdmaConfig`], [`PathPolicy`], and what an outcome says of `path`, `strength` and
+//! `fallbacks`.
+//!
 //! What may not enter: the server's crates. The client depends on the vocabulary, on
 //! signatures and on memory, and works against any S3 server.
 
@@ -38,6 +43,7 @@ mod credentials;
 mod error;
 mod http;
 mod ops;
+mod rdma;
 mod retry;
 #[cfg(feature = "object_store")]
 mod store;
@@ -53,6 +59,7 @@ pub use ops::{
     CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
     ListedBucket, ListedObject, Presign,
 };
+pub use rdma::{Fallback, Fallbacks, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError};
 pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;

@@ -41,6 +41,14 @@ impl Answer {
         answer
     }
 
+    /// The answer itself if it is one of success.
+    ///
+    /// # Errors
+    /// What a refusing answer means.
+    pub(crate) async fn successful(mut self, method: &Method) -> Result<Self, ClientError> {
+        if self.status().is_success() { Ok(self) } else { Err(self.read_error(method).await) }
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.head.status
     }

@@ -73,6 +73,16 @@ impl Endpoint {
         self.scheme == Scheme::HTTPS
     }
 
+    /// The service's own path, which names no bucket. It is one of ours, and needs no escapes.
+    pub(crate) fn control(&self, path: &str) -> Target {
+        Target {
+            scheme: self.scheme.clone(),
+            authority: self.authority.clone(),
+            host: self.host.clone(),
+            path: path.to_owned(),
+        }
+    }
+
     pub(crate) fn target(
         &self,
         bucket: Option<&str>,

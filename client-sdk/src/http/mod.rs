@@ -4,6 +4,9 @@
 //! it once over a pooled connection, [`Answer`] is what came back. Retries sit one level up,
 //! because a part of a large read resumes where the body broke.
 //!
+//! The connections, the signer and the address are a [`Wire`], which what outlives a client for a
+//! moment can hold.
+//!
 //! Cost of one small request beside the kernel's: one signature (three short SHA-256 runs),
 //! one header map, a pooled connection popped and pushed under an uncontended lock.
 
@@ -13,15 +16,18 @@ mod endpoint;
 mod pool;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::header::{self, HeaderName, HeaderValue};
 use ::http::{HeaderMap, Method, Request};
 use bytes::Bytes;
 use jiff::Timestamp;
 use keyway_auth::sigv4::{Payload, Signer};
+use keyway_proto::{Checksum, ChecksumKind};
 
 use crate::builder::{ClientBuilder, TransferDefaults};
 use crate::error::ClientError;
+use crate::rdma::Rdma;
 use crate::retry::{Retries, RetryPolicy};
 
 pub(crate) use answer::Answer;
@@ -36,11 +42,29 @@ pub struct Client {
 }
 
 struct Shared {
-    endpoint: Endpoint,
-    signer: Option<Signer>,
-    pool: Pool,
+    wire: Arc<Wire>,
     retry: RetryPolicy,
     defaults: TransferDefaults,
+    rdma: Rdma,
+}
+
+/// What requests are signed with and sent over.
+pub(crate) struct Wire {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) signer: Option<Signer>,
+    pub(crate) pool: Pool,
+}
+
+/// What a signature says of a body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Covered {
+    /// That there is none, or nothing: the body's own checksum header answers for it.
+    #[default]
+    ByChecksum,
+    /// Its SHA-256.
+    Itself,
+    /// Nothing, though there is none: the bytes travel past HTTP.
+    Nothing,
 }
 
 /// A request that can be sent any number of times.
@@ -49,9 +73,12 @@ pub(crate) struct Call {
     pub(crate) method: Method,
     pub(crate) bucket: Option<Arc<str>>,
     pub(crate) key: Option<Arc<str>>,
+    /// The path of a call to the service itself, instead of bucket and key.
+    control: Option<Arc<str>>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    pub(crate) covered: Covered,
     pub(crate) progress: Option<BodyProgress>,
 }
 
@@ -61,9 +88,11 @@ impl Call {
             method,
             bucket: None,
             key: None,
+            control: None,
             query: Query::default(),
             headers: HeaderMap::new(),
             body: Bytes::new(),
+            covered: Covered::default(),
             progress: None,
         }
     }
@@ -74,6 +103,12 @@ impl Call {
 
     pub(crate) fn object(method: Method, bucket: &Arc<str>, key: &Arc<str>) -> Self {
         Self { key: Some(Arc::clone(key)), ..Self::bucket(method, bucket) }
+    }
+
+    /// A call to the service itself; its body is signed.
+    pub(crate) fn control(method: Method, path: &str) -> Self {
+        let covered = Covered::Itself;
+        Self { control: Some(path.into()), covered, ..Self::service(method) }
     }
 
     /// Adds a header whose value the caller made.
@@ -99,26 +134,25 @@ impl Client {
     }
 
     pub(crate) fn new(
-        endpoint: Endpoint,
-        signer: Option<Signer>,
-        pool: Pool,
+        wire: Arc<Wire>,
         retry: RetryPolicy,
         defaults: TransferDefaults,
+        rdma: Rdma,
     ) -> Self {
-        Self { shared: Arc::new(Shared { endpoint, signer, pool, retry, defaults }) }
+        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma }) }
     }
 
     /// The endpoint's address.
     pub fn endpoint(&self) -> String {
-        self.shared.endpoint.to_string()
+        self.shared.wire.endpoint.to_string()
     }
 
     pub(crate) fn address(&self) -> &Endpoint {
-        &self.shared.endpoint
+        &self.shared.wire.endpoint
     }
 
     pub(crate) fn signer(&self) -> Option<&Signer> {
-        self.shared.signer.as_ref()
+        self.shared.wire.signer.as_ref()
     }
 
     pub(crate) fn retries(&self) -> Retries {
@@ -129,29 +163,13 @@ impl Client {
         &self.shared.defaults
     }
 
+    pub(crate) fn rdma(&self) -> &Rdma {
+        &self.shared.rdma
+    }
+
     /// Signs and sends a call once. An answer of any status but success is an error.
     pub(crate) async fn attempt(&self, call: &Call) -> Result<Answer, ClientError> {
-        let shared = &*self.shared;
-        let target = shared.endpoint.target(call.bucket.as_deref(), call.key.as_deref())?;
-        let mut request = Request::new(RequestBody::new(call.body.clone(), call.progress.clone()));
-        *request.method_mut() = call.method.clone();
-        *request.uri_mut() = target.uri(&call.query)?;
-        *request.headers_mut() = call.headers.clone();
-        request.headers_mut().insert(header::HOST, target.host.clone());
-        if let Some(signer) = &shared.signer {
-            let (mut parts, body) = request.into_parts();
-            // The body's own checksum header, covered by the signature, answers for it.
-            let payload = if call.body.is_empty() { Payload::EMPTY } else { Payload::Unsigned };
-            signer.sign(&mut parts, payload, Timestamp::now())?;
-            request = Request::from_parts(parts, body);
-        }
-        let (response, connection) = shared.pool.send(&target, request).await?;
-        let mut answer = Answer::new(response, connection, shared.pool.stall_timeout());
-        if answer.status().is_success() {
-            Ok(answer)
-        } else {
-            Err(answer.read_error(&call.method).await)
-        }
+        self.shared.wire.attempt(call).await
     }
 
     /// Sends a call until it is answered for good; gives the answer and the retries made.
@@ -178,11 +196,56 @@ impl Client {
     }
 }
 
+impl Wire {
+    /// Signs and sends a call once. An answer of any status but success is an error.
+    pub(crate) async fn attempt(&self, call: &Call) -> Result<Answer, ClientError> {
+        self.exchange(call, self.pool.stall_timeout()).await?.successful(&call.method).await
+    }
+
+    /// Signs and sends a call once, and waits so long for the head of its answer, whatever its
+    /// status.
+    pub(crate) async fn exchange(
+        &self,
+        call: &Call,
+        answer_timeout: Duration,
+    ) -> Result<Answer, ClientError> {
+        let target = match &call.control {
+            Some(path) => self.endpoint.control(path),
+            None => self.endpoint.target(call.bucket.as_deref(), call.key.as_deref())?,
+        };
+        let mut request = Request::new(RequestBody::new(call.body.clone(), call.progress.clone()));
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = target.uri(&call.query)?;
+        *request.headers_mut() = call.headers.clone();
+        request.headers_mut().insert(header::HOST, target.host.clone());
+        if let Some(signer) = &self.signer {
+            let (mut parts, body) = request.into_parts();
+            signer.sign(&mut parts, call.payload(), Timestamp::now())?;
+            request = Request::from_parts(parts, body);
+        }
+        let (response, connection) = self.pool.send(&target, request, answer_timeout).await?;
+        Ok(Answer::new(response, connection, self.pool.stall_timeout()))
+    }
+}
+
+impl Call {
+    fn payload(&self) -> Payload {
+        match self.covered {
+            Covered::ByChecksum if self.body.is_empty() => Payload::EMPTY,
+            Covered::Itself => {
+                let sum = Checksum::of(ChecksumKind::Sha256, &self.body);
+                Payload::Sha256(sum.value().try_into().expect("SHA-256 has 32 bytes"))
+            }
+            Covered::ByChecksum | Covered::Nothing => Payload::Unsigned,
+        }
+    }
+}
+
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
             .field("endpoint", &self.endpoint())
-            .field("signer", &self.shared.signer)
+            .field("signer", &self.shared.wire.signer)
             .finish_non_exhaustive()
     }
 }

@@ -105,7 +105,7 @@ impl Pool {
         self.limits.stall_timeout
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits so long for the head of its answer.
     ///
     /// A kept connection that the server closed meanwhile is no failure: the request comes
     /// back unsent and goes out over the next one.
@@ -113,6 +113,7 @@ impl Pool {
         &self,
         target: &Target,
         mut request: Request<RequestBody>,
+        answer_timeout: Duration,
     ) -> Result<(Response<Incoming>, Connection), ClientError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let mut permit = permit.expect("the pool never closes its semaphore");
@@ -125,8 +126,8 @@ impl Pool {
             let authority = target.authority.clone();
             let mut connection = Connection { sender, authority, idle, _permit: permit };
             let sent = connection.sender.try_send_request(request);
-            let sent = timeout(self.limits.stall_timeout, sent).await;
-            match sent.map_err(|_| ClientError::Stalled(self.limits.stall_timeout))? {
+            let sent = timeout(answer_timeout, sent).await;
+            match sent.map_err(|_| ClientError::Stalled(answer_timeout))? {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if kept => {

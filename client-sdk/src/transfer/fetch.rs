@@ -2,20 +2,19 @@
 //!
 //! The run is asked for with `If-Match` once its ETag is known, so bytes of two versions
 //! never meet in one buffer. When a body breaks midway the next attempt asks for what is
-//! missing; the checksum in the making goes on where it stood.
-
-use std::future::Future;
+//! missing; the checksum in the making goes on where it stood. How an attempt goes by RDMA
+//! stands in [`direct`](super::direct).
 
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
 use keyway_proto::checksum::Hasher;
 use keyway_proto::{ByteRange, Checksum, ChecksumKind};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use super::direct::{Direct, Route, Step};
 use super::info::{ObjectInfo, content_length, content_range};
-use super::{Failed, Meter};
+use super::{Failed, Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, Call, Client};
+use crate::rdma::Travelled;
 
 /// What is fetched.
 pub(super) struct Fetch {
@@ -32,41 +31,8 @@ pub(super) struct Fetch {
     pub(super) hash: Option<ChecksumKind>,
     pub(super) meter: Meter,
     pub(super) stop: Stop,
-}
-
-/// When a fetch gives up although it could go on.
-#[derive(Clone)]
-pub(super) struct Stop {
-    pub(super) deadline: Option<Instant>,
-    pub(super) token: Option<CancellationToken>,
-}
-
-impl Stop {
-    /// Runs a future unless it is time to stop. The future borrows the memory, so the memory
-    /// is free again once this returns.
-    pub(super) async fn or<T>(
-        &self,
-        work: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, ClientError> {
-        let given_up = async {
-            match &self.token {
-                Some(token) => token.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
-        let late = async {
-            match self.deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            result = work => result,
-            () = late => Err(ClientError::Deadline),
-            () = given_up => Err(ClientError::GivenUp),
-        }
-    }
+    /// What was learnt of where the object is.
+    pub(super) route: Route,
 }
 
 /// What was fetched.
@@ -79,14 +45,44 @@ pub(super) struct Fetched {
     /// Of the bytes, if one was asked for or offered.
     pub(super) checksum: Option<Checksum>,
     pub(super) retries: u32,
+    pub(super) travelled: Travelled,
 }
 
 /// How far a fetch has come.
-struct State {
-    reached: u64,
-    info: Option<ObjectInfo>,
-    expected: Option<u64>,
+pub(super) struct State {
+    pub(super) reached: u64,
+    pub(super) info: Option<ObjectInfo>,
+    pub(super) expected: Option<u64>,
+    /// The kind of checksum, once it is known.
+    pub(super) kind: Option<ChecksumKind>,
     hasher: Option<Hasher>,
+    pub(super) direct: Direct,
+}
+
+impl State {
+    fn new(fetch: &Fetch, direct: Direct) -> Self {
+        Self {
+            reached: 0,
+            info: None,
+            expected: fetch.range.map(ByteRange::length),
+            kind: fetch.hash,
+            hasher: None,
+            direct,
+        }
+    }
+
+    fn hash(&mut self, piece: &[u8]) {
+        if let Some(kind) = self.kind {
+            self.hasher.get_or_insert_with(|| Hasher::new(kind)).update(piece);
+        }
+    }
+
+    /// Of all bytes that came; those that did not pass through here were hashed as they lie.
+    fn checksum(&mut self) -> Option<Checksum> {
+        let kind = self.kind?;
+        let hashed = || self.hasher.take().unwrap_or_else(|| Hasher::new(kind)).finish();
+        Some(self.direct.found.filter(|found| found.kind() == kind).unwrap_or_else(hashed))
+    }
 }
 
 impl Fetch {
@@ -101,6 +97,7 @@ impl Fetch {
             hash: self.hash,
             meter: self.meter.clone(),
             stop: self.stop.clone(),
+            route: self.route.clone(),
         }
     }
 
@@ -112,18 +109,22 @@ impl Fetch {
         mut self,
         mut target: HostSliceMut,
     ) -> Result<Fetched, Failed<HostSliceMut>> {
-        let mut state = State {
-            reached: 0,
-            info: None,
-            expected: self.range.map(ByteRange::length),
-            hasher: self.hash.map(Hasher::new),
-        };
+        let mut state = State::new(&self, Direct::default());
         let mut retries = self.client.retries();
         let stop = self.stop.clone();
         loop {
-            let result = stop.or(self.attempt(&mut target, &mut state)).await;
+            let result = match self.ticket(&mut state, target.len()).await {
+                Ok(Some(ticket)) => {
+                    let result;
+                    (target, result) = self.attempt_direct(ticket, target, &mut state).await;
+                    result
+                }
+                Ok(None) => stop.or(self.attempt(&mut target, &mut state)).await,
+                Err(error) => Err(error),
+            };
             match result {
-                Ok(()) => break,
+                Ok(Step::Done) => break,
+                Ok(Step::Again) => {}
                 Err(error) => {
                     if let Err(error) = stop.or(retries.after(error)).await {
                         return Err(Failed { error, target });
@@ -134,9 +135,10 @@ impl Fetch {
         Ok(Fetched {
             target,
             bytes: state.reached,
+            checksum: state.checksum(),
             info: state.info.unwrap_or_default(),
-            checksum: state.hasher.map(Hasher::finish),
             retries: retries.spent(),
+            travelled: state.direct.travelled(),
         })
     }
 
@@ -144,27 +146,34 @@ impl Fetch {
         &mut self,
         target: &mut HostSliceMut,
         state: &mut State,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Step, ClientError> {
         // A body that broke before its ETag was known cannot be continued safely.
         if self.pin.is_none() && state.reached > 0 {
             self.meter.take_back(state.reached);
-            *state = State {
-                reached: 0,
-                info: None,
-                expected: self.range.map(ByteRange::length),
-                hasher: self.hash.map(Hasher::new),
-            };
+            let direct = std::mem::take(&mut state.direct);
+            *state = State::new(self, direct);
         }
         // Everything came, and only the end of the last body was lost.
         if state.expected == Some(state.reached) && state.info.is_some() {
-            return Ok(());
+            return Ok(Step::Done);
         }
         let wanted = self.wanted(state)?;
         let call = self.ranged(wanted)?;
-        let mut answer = match self.client.attempt(&call).await {
+        let answer = match self.client.attempt(&call).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.refused(error)),
         };
+        self.take_body(answer, wanted, target, state).await
+    }
+
+    /// Takes the bytes out of an answer's body.
+    pub(super) async fn take_body(
+        &mut self,
+        mut answer: Answer,
+        wanted: Option<ByteRange>,
+        target: &mut HostSliceMut,
+        state: &mut State,
+    ) -> Result<Step, ClientError> {
         let expected = self.check(&answer, wanted, state)?;
         self.make_room(expected, target)?;
         while let Some(piece) = answer.chunk().await? {
@@ -174,21 +183,19 @@ impl Fetch {
                 return Err(Malformed::new("more bytes than announced").into());
             }
             target[start..end].copy_from_slice(&piece);
-            if let Some(hasher) = &mut state.hasher {
-                hasher.update(&piece);
-            }
+            state.hash(&piece);
             state.reached = end as u64;
             self.meter.add(piece.len() as u64);
         }
         if state.reached < expected {
             return Err(ClientError::BrokenBody { expected, received: state.reached });
         }
-        Ok(())
+        Ok(Step::Done)
     }
 
     /// The bytes that are still missing, as a range of the object; `None` for all of an
     /// object of unknown size.
-    fn wanted(&self, state: &State) -> Result<Option<ByteRange>, ClientError> {
+    pub(super) fn wanted(&self, state: &State) -> Result<Option<ByteRange>, ClientError> {
         let Some(expected) = state.expected else { return Ok(None) };
         let offset = self.range.map_or(0, ByteRange::offset) + state.reached;
         if self.range.is_none() && state.reached == 0 {
@@ -199,7 +206,7 @@ impl Fetch {
             .ok_or(ClientError::RangeOutside { size: expected })
     }
 
-    fn ranged(&self, wanted: Option<ByteRange>) -> Result<Call, ClientError> {
+    pub(super) fn ranged(&self, wanted: Option<ByteRange>) -> Result<Call, ClientError> {
         let mut call = self.call.clone();
         if let Some(range) = wanted {
             let (first, last) = (range.offset(), range.end().saturating_sub(1));
@@ -212,7 +219,7 @@ impl Fetch {
     }
 
     /// A failed precondition means a replaced object where the precondition was our pin.
-    fn refused(&self, error: ClientError) -> ClientError {
+    pub(super) fn refused(&self, error: ClientError) -> ClientError {
         let ours = self.pin.is_some() && !self.call.headers.contains_key("if-match");
         match error.status() {
             Some(::http::StatusCode::PRECONDITION_FAILED) if ours => ClientError::Changed,
@@ -221,7 +228,7 @@ impl Fetch {
     }
 
     /// Holds the head of an answer against what was asked, before a byte is taken.
-    fn check(
+    pub(super) fn check(
         &mut self,
         answer: &Answer,
         wanted: Option<ByteRange>,
@@ -259,8 +266,8 @@ impl Fetch {
         state.expected = Some(needed);
         if state.info.is_none() {
             let info = ObjectInfo::from_answer(answer)?;
-            if self.range.is_none() && state.hasher.is_none() {
-                state.hasher = info.checksum().ok().map(|sum| Hasher::new(sum.kind()));
+            if self.range.is_none() && state.kind.is_none() {
+                state.kind = info.checksum().ok().map(|sum| sum.kind());
             }
             self.pin = self.pin.take().or_else(|| info.etag.clone());
             if self.range.is_none() {

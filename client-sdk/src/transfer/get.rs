@@ -10,11 +10,14 @@ use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use tokio::time::Instant;
 
-use super::fetch::{Fetch, Fetched, Stop};
-use super::{Failed, Meter, ObjectInfo, Progress, ProgressFn, Unverified, Verified};
+use super::direct::Route;
+use super::fetch::{Fetch, Fetched};
+use super::{Failed, Meter, ObjectInfo, Progress, ProgressFn, Stop, Unverified, Verified};
 use super::{fetch, parts};
+use crate::builder::GET_PART_BYTES_MAX;
 use crate::error::ClientError;
 use crate::http::{Call, Client, Query};
+use crate::rdma::{Fallbacks, Travelled};
 
 impl Client {
     /// Reads an object, or a range of it.
@@ -65,8 +68,11 @@ pub struct GetOutcome<T> {
     pub bytes: u64,
     /// How they travelled.
     pub path: TransferPath,
-    /// What protected the caller's memory.
+    /// What protected the caller's memory. Where parts travelled differently, path and strength
+    /// are those of the weakest.
     pub strength: KeyStrength,
+    /// Requests that went over HTTP although RDMA was allowed, and why.
+    pub fallbacks: Fallbacks,
     /// Whether they were checked against a checksum of the whole.
     pub verified: Verified,
     /// Requests that had to be made again.
@@ -100,9 +106,9 @@ impl GetObject {
         self
     }
 
-    /// Bytes of one ranged request; more than that is read in parts side by side.
+    /// Bytes of one ranged request, at most 1 GiB; more than that is read in parts side by side.
     pub fn part_bytes(mut self, bytes: u64) -> Self {
-        self.part_bytes = bytes.max(1);
+        self.part_bytes = bytes.clamp(1, GET_PART_BYTES_MAX);
         self
     }
 
@@ -144,7 +150,7 @@ impl GetObject {
             }
             _ => {}
         }
-        self.ranged(target, stop).await
+        self.ranged(target, None, stop).await
     }
 
     /// Reads into memory of the client's own: one request for an object or range of up to
@@ -157,7 +163,13 @@ impl GetObject {
         let outcome = match self.range {
             Some(range) => {
                 let target = fetch::memory(range.length())?;
-                self.ranged(target, stop).await
+                self.ranged(target, None, stop).await
+            }
+            // Memory is lent before the first byte comes, so its size has to be known.
+            None if self.client.rdma().is_there().await => {
+                let info = stop.or(self.head()).await?;
+                let target = fetch::memory(info.size)?;
+                self.ranged(target, Some(info), stop).await
             }
             None => {
                 let (again, part_bytes) = (self.clone(), self.part_bytes);
@@ -166,7 +178,7 @@ impl GetObject {
                     // Larger than one part: its size is known now, up to a replacement.
                     Err(Failed { error: ClientError::TargetTooSmall { needed, .. }, .. }) => {
                         let target = fetch::memory(needed)?;
-                        again.ranged(target, stop).await
+                        again.ranged(target, None, stop).await
                     }
                     outcome => outcome,
                 }
@@ -236,23 +248,27 @@ impl GetObject {
             hash: None,
             meter: Meter::new(None, self.progress),
             stop,
+            route: Route::default(),
         };
         let fetched = fetch.run(target).await?;
         let expected = fetched.info.checksum();
         conclude(fetched, expected)
     }
 
-    /// A range, or an object larger than one part: in parts side by side.
+    /// A range, or an object larger than one part: in parts side by side. `known` is what the
+    /// object was a moment ago.
     async fn ranged(
         self,
         target: HostSliceMut,
+        known: Option<ObjectInfo>,
         stop: Stop,
     ) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
         let one_part = self.range.filter(|range| range.length() <= self.part_bytes);
         // The size decides the parts, the ETag pins them, the checksum is what to hash.
-        let head = match one_part {
-            Some(_) => None,
-            None => match stop.or(self.head()).await {
+        let head = match (one_part, known) {
+            (Some(_), _) => None,
+            (None, Some(known)) => Some(known),
+            (None, None) => match stop.or(self.head()).await {
                 Ok(info) => Some(info),
                 Err(error) => return Err(Failed { error, target }),
             },
@@ -277,7 +293,9 @@ impl GetObject {
         if range.is_empty() {
             let checksum = expected.ok().map(|sum| Checksum::of(sum.kind(), &[]));
             let info = head.unwrap_or_default();
-            return conclude(Fetched { target, bytes: 0, info, checksum, retries: 0 }, expected);
+            let travelled = Travelled::over_http(Fallbacks::default());
+            let fetched = Fetched { target, bytes: 0, info, checksum, retries: 0, travelled };
+            return conclude(fetched, expected);
         }
         let version = head.as_ref().and_then(|info| info.version.as_deref());
         if let Some(version) = version.filter(|version| *version != "null") {
@@ -292,6 +310,7 @@ impl GetObject {
             hash: expected.ok().map(|sum| sum.kind()),
             meter: Meter::new(Some(range.length()), self.progress),
             stop,
+            route: Route::default(),
         };
         // What does not combine is hashed in order, so it is read in order.
         let in_order = expected.is_ok_and(|sum| !sum.kind().combines());
@@ -309,8 +328,9 @@ impl GetObject {
 
 impl<T> GetOutcome<T> {
     fn map<U>(self, turn: impl FnOnce(T) -> U) -> GetOutcome<U> {
-        let Self { target, bytes, path, strength, verified, retries, info } = self;
-        GetOutcome { target: turn(target), bytes, path, strength, verified, retries, info }
+        let Self { target, bytes, path, strength, fallbacks, verified, retries, info } = self;
+        let target = turn(target);
+        GetOutcome { target, bytes, path, strength, fallbacks, verified, retries, info }
     }
 }
 
@@ -341,8 +361,9 @@ fn conclude(
     Ok(GetOutcome {
         target: fetched.target,
         bytes: fetched.bytes,
-        path: TransferPath::Http,
-        strength: KeyStrength::Http,
+        path: fetched.travelled.path,
+        strength: fetched.travelled.strength,
+        fallbacks: fetched.travelled.fallbacks,
         verified,
         retries: fetched.retries,
         info: fetched.info,

@@ -9,6 +9,7 @@ use keyway_proto::{ByteRange, Checksum, ChecksumKind};
 use super::Unverified;
 use crate::error::{ClientError, Malformed};
 use crate::http::Answer;
+use crate::rdma::Reply;
 
 /// An object as the service describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,8 +115,12 @@ fn parse_content_range(text: &str) -> Option<(ByteRange, u64)> {
     (range.end() <= total).then_some((range, total))
 }
 
-/// The body's length: S3 always says it.
+/// The length of what was asked for. S3 always says it: it is the body's, unless the bytes moved
+/// past HTTP.
 pub(super) fn content_length(answer: &Answer) -> Result<u64, ClientError> {
+    if let Reply::Moved(moved) = Reply::of(answer.status(), answer.headers()) {
+        return Ok(moved.bytes);
+    }
     let text = answer.text("content-length").ok_or_else(|| malformed("no content-length"))?;
     text.parse().map_err(|e| Malformed::because("a strange content-length", e).into())
 }

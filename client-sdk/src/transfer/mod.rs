@@ -1,5 +1,8 @@
 //! Bytes between objects and the caller's memory.
 //!
+//! By RDMA no byte passes here; the CPU reads them once for the checksum, and that is what
+//! bounds it besides the link. Over HTTP:
+//!
 //! GET, per byte: the kernel copies from the socket into the connection's buffer, the CPU
 //! copies once more into the caller's memory and reads the same cache lines for the
 //! checksum. PUT: read once for the checksum, then handed to the kernel from where it lies.
@@ -7,6 +10,7 @@
 //! its parts side by side, each pinned to the HEAD's ETag. What bounds it: the copy and the
 //! kernel's loopback or network path, with `concurrency` parts in flight.
 
+mod direct;
 mod fetch;
 mod get;
 mod info;
@@ -14,6 +18,9 @@ mod multipart;
 mod parts;
 mod put;
 mod ranges;
+mod send;
+mod source;
+mod stop;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +36,7 @@ pub use info::ObjectInfo;
 pub(crate) use multipart::{Part, PutUpload};
 pub use put::{PutBody, PutObject, PutOutcome};
 pub use ranges::GetRanges;
+pub(crate) use stop::Stop;
 
 /// Whether the bytes of a transfer were checked against a checksum of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

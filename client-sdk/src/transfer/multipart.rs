@@ -9,13 +9,16 @@ use std::sync::Arc;
 use ::http::{Method, StatusCode};
 #[cfg(feature = "object_store")]
 use bytes::Bytes;
-use keyway_proto::{Checksum, ChecksumKind, KeyStrength, TransferPath};
+use keyway_proto::{Checksum, ChecksumKind};
 use tokio::task::JoinSet;
 
 use super::Meter;
-use super::put::{PutObject, PutOutcome, Source, confirmed, send_metered};
+use super::put::{PutObject, PutOutcome, confirmed};
+use super::send::send;
+use super::source::{Run, Source};
 use crate::error::{ClientError, Malformed, ServiceError};
 use crate::http::{Call, Client, Query};
+use crate::rdma::{Fallbacks, Travelled};
 use crate::xml;
 
 /// Uploads `source` in parts of `part_bytes`.
@@ -62,6 +65,7 @@ pub(crate) struct Part {
     sum: Checksum,
     bytes: u64,
     retries: u32,
+    travelled: Travelled,
 }
 
 impl PutUpload {
@@ -101,9 +105,9 @@ impl PutUpload {
                 next += 1;
                 let number = u16::try_from(next).map_err(|_| ClientError::TooLarge(offset))?;
                 let (place, source, meter) = (self.place.clone(), source.clone(), meter.clone());
-                running.spawn(
-                    async move { place.part(number, &source, offset, length, &meter).await },
-                );
+                running.spawn(async move {
+                    place.part(number, &source.run(offset, length), &meter).await
+                });
             }
             match running.join_next().await {
                 None => break,
@@ -133,6 +137,9 @@ impl PutUpload {
         let sum = parts.iter().try_fold(empty, |sum, part| sum.combine(&part.sum, part.bytes));
         let sum = sum.expect("CRCs combine");
         let mut retries: u32 = parts.iter().map(|part| part.retries).sum();
+        let travelled = parts.iter().map(|part| part.travelled);
+        let travelled = travelled.reduce(|all, part| all.and(&part));
+        let travelled = travelled.unwrap_or_else(|| Travelled::over_http(Fallbacks::default()));
         let count = parts.len();
         let completed = |part: Part| xml::CompletedPart {
             number: part.number,
@@ -151,8 +158,9 @@ impl PutUpload {
         retries += done.retries;
         Ok(PutOutcome {
             bytes,
-            path: TransferPath::Http,
-            strength: KeyStrength::Http,
+            path: travelled.path,
+            strength: travelled.strength,
+            fallbacks: travelled.fallbacks,
             verified: confirmed(sum, done.crc64nvme.as_deref())?,
             retries,
             etag: done.etag,
@@ -173,8 +181,7 @@ impl PutUpload {
         let place = self.place.clone();
         async move {
             let number = u16::try_from(number).map_err(|_| ClientError::TooLarge(number))?;
-            let length = body.len() as u64;
-            place.part(number, &Source::Memory(body), 0, length, &Meter::new(None, None)).await
+            place.part(number, &Source::Memory(body).whole(), &Meter::new(None, None)).await
         }
     }
 
@@ -222,24 +229,14 @@ impl Place {
         call
     }
 
-    async fn part(
-        &self,
-        number: u16,
-        source: &Source,
-        offset: u64,
-        length: u64,
-        meter: &Meter,
-    ) -> Result<Part, ClientError> {
-        let body = source.part(offset, length).await?;
-        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &body);
+    async fn part(&self, number: u16, run: &Run<'_>, meter: &Meter) -> Result<Part, ClientError> {
         let mut call = self.call(Method::PUT);
         call.query = call.query.with("partNumber", &number.to_string());
-        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
-        call.body = body;
-        let sent = send_metered(&self.client, call, meter).await?;
-        confirmed(sum, sent.crc64nvme.as_deref())?;
+        let sent = send(&self.client, call, run, meter).await?;
+        confirmed(sent.sum, sent.crc64nvme.as_deref())?;
         let etag = sent.etag.ok_or_else(|| Malformed::new("a part without an ETag"))?;
-        Ok(Part { number, etag, sum, bytes: length, retries: sent.retries })
+        let (sum, retries, travelled) = (sent.sum, sent.retries, sent.travelled);
+        Ok(Part { number, etag, sum, bytes: run.length, retries, travelled })
     }
 
     /// Completes, until answered for good. An upload that is gone after a lost answer was

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::fetch::{Fetch, Fetched};
 use super::{Failed, ObjectInfo};
 use crate::error::ClientError;
+use crate::rdma::Travelled;
 
 type PartResult = Result<Fetched, Failed<HostSliceMut>>;
 
@@ -87,9 +88,9 @@ fn collect(
     let mut whole: Option<Sum> = None;
     for result in done.into_iter().flatten() {
         match result {
-            Ok(Fetched { target, bytes, info, checksum, retries }) => {
+            Ok(Fetched { target, bytes, info, checksum, retries, travelled }) => {
                 pieces.push(target);
-                let part = Sum { bytes, info, checksum, retries };
+                let part = Sum { bytes, info, checksum, retries, travelled };
                 whole = Some(match whole {
                     None => part,
                     Some(before) => before.append(&part),
@@ -115,8 +116,8 @@ fn collect(
         })
         .expect("the rest is always there");
     match (failure, whole) {
-        (None, Some(Sum { bytes, info, checksum, retries })) => {
-            Ok(Fetched { target, bytes, info, checksum, retries })
+        (None, Some(Sum { bytes, info, checksum, retries, travelled })) => {
+            Ok(Fetched { target, bytes, info, checksum, retries, travelled })
         }
         (error, _) => Err(Failed { error: error.unwrap_or(ClientError::GivenUp), target }),
     }
@@ -128,6 +129,7 @@ struct Sum {
     info: ObjectInfo,
     checksum: Option<Checksum>,
     retries: u32,
+    travelled: Travelled,
 }
 
 impl Sum {
@@ -137,6 +139,7 @@ impl Sum {
             checksum: self.checksum.and_then(combined),
             bytes: self.bytes + part.bytes,
             retries: self.retries + part.retries,
+            travelled: self.travelled.and(&part.travelled),
             info: self.info,
         }
     }

@@ -1,7 +1,6 @@
 //! Writes.
 
 use std::fmt;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +9,14 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
 use keyway_fabric::memory::HostSlice;
 use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
-use keyway_proto::{Checksum, ChecksumKind, KeyStrength, TransferPath};
+use keyway_proto::{Checksum, KeyStrength, TransferPath};
 
+use super::send::send;
+use super::source::Source;
 use super::{Meter, Progress, ProgressFn, Unverified, Verified, multipart};
 use crate::error::ClientError;
-use crate::http::{BodyProgress, Call, Client};
+use crate::http::{Call, Client};
+use crate::rdma::Fallbacks;
 
 impl Client {
     /// Writes an object.
@@ -38,8 +40,11 @@ impl Client {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum PutBody {
-    /// Bytes in memory.
+    /// Bytes in memory. RDMA sends a copy of them.
     Bytes(Bytes),
+    /// The caller's memory, sent from where it lies, by RDMA too; the lend ends with the
+    /// transfer.
+    Host(HostSlice),
     /// The file at this path, read part by part as it goes out.
     File(PathBuf),
 }
@@ -51,9 +56,8 @@ impl From<Bytes> for PutBody {
 }
 
 impl From<HostSlice> for PutBody {
-    /// The caller's memory, sent from where it lies; the lend ends with the transfer.
     fn from(slice: HostSlice) -> Self {
-        Self::Bytes(slice.into_bytes())
+        Self::Host(slice)
     }
 }
 
@@ -104,8 +108,11 @@ pub struct PutOutcome {
     pub bytes: u64,
     /// How they travelled.
     pub path: TransferPath,
-    /// What protected the caller's memory.
+    /// What protected the caller's memory. Where parts travelled differently, path and strength
+    /// are those of the weakest.
     pub strength: KeyStrength,
+    /// Requests that went over HTTP although RDMA was allowed, and why.
+    pub fallbacks: Fallbacks,
     /// Whether the service confirmed the checksum of the whole. Even where it does not
     /// repeat it, a service that knows the kind has checked it before storing.
     pub verified: Verified,
@@ -224,19 +231,16 @@ impl PutObject {
     }
 
     async fn single(self, source: &Source, meter: &Meter) -> Result<PutOutcome, ClientError> {
-        let body = source.part(0, source.bytes()).await?;
-        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &body);
         let mut call = Call::object(Method::PUT, &self.bucket, &self.key);
         call.headers = self.headers;
         call.headers.extend(self.condition);
-        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
-        call.body = body;
-        let sent = send_metered(&self.client, call, meter).await?;
+        let sent = send(&self.client, call, &source.whole(), meter).await?;
         Ok(PutOutcome {
             bytes: source.bytes(),
-            path: TransferPath::Http,
-            strength: KeyStrength::Http,
-            verified: confirmed(sum, sent.crc64nvme.as_deref())?,
+            path: sent.travelled.path,
+            strength: sent.travelled.strength,
+            fallbacks: sent.travelled.fallbacks,
+            verified: confirmed(sent.sum, sent.crc64nvme.as_deref())?,
             retries: sent.retries,
             etag: sent.etag,
             version: sent.version,
@@ -254,49 +258,6 @@ impl fmt::Debug for PutObject {
     }
 }
 
-/// What the answer to a body says.
-pub(super) struct Sent {
-    pub(super) etag: Option<String>,
-    pub(super) version: Option<String>,
-    pub(super) crc64nvme: Option<String>,
-    pub(super) retries: u32,
-}
-
-/// Sends a call with a body until it is answered for good; bytes sent again are counted
-/// once.
-pub(super) async fn send_metered(
-    client: &Client,
-    mut call: Call,
-    meter: &Meter,
-) -> Result<Sent, ClientError> {
-    let mut retries = client.retries();
-    loop {
-        let counted = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        if !meter.is_silent() {
-            let (meter, counted) = (meter.clone(), Arc::clone(&counted));
-            call.progress = Some(Arc::new(move |bytes| {
-                counted.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-                meter.add(bytes);
-            }) as BodyProgress);
-        }
-        match client.attempt(&call).await {
-            Ok(answer) => {
-                let text = |name| answer.text(name).map(ToOwned::to_owned);
-                return Ok(Sent {
-                    etag: text("etag"),
-                    version: text("x-amz-version-id"),
-                    crc64nvme: text("x-amz-checksum-crc64nvme"),
-                    retries: retries.spent(),
-                });
-            }
-            Err(error) => {
-                meter.take_back(counted.load(std::sync::atomic::Ordering::Relaxed));
-                retries.after(error).await?;
-            }
-        }
-    }
-}
-
 /// Holds the checksum that the service computed against ours.
 pub(super) fn confirmed(sum: Checksum, said: Option<&str>) -> Result<Verified, ClientError> {
     let Some(said) = said else { return Ok(Verified::No(Unverified::NoneStored)) };
@@ -304,52 +265,5 @@ pub(super) fn confirmed(sum: Checksum, said: Option<&str>) -> Result<Verified, C
         Some(found) if found == sum => Ok(Verified::Whole(sum)),
         Some(found) => Err(ClientError::ChecksumMismatch { expected: sum, found }),
         None => Ok(Verified::No(Unverified::Composite)),
-    }
-}
-
-/// Where parts come from.
-#[derive(Clone)]
-pub(super) enum Source {
-    Memory(Bytes),
-    File { file: Arc<std::fs::File>, bytes: u64 },
-}
-
-impl Source {
-    async fn open(body: PutBody) -> Result<Self, ClientError> {
-        match body {
-            PutBody::Bytes(bytes) => Ok(Self::Memory(bytes)),
-            PutBody::File(path) => {
-                let file = tokio::fs::File::open(path).await?;
-                let bytes = file.metadata().await?.len();
-                Ok(Self::File { file: Arc::new(file.into_std().await), bytes })
-            }
-        }
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        match self {
-            Self::Memory(bytes) => bytes.len() as u64,
-            Self::File { bytes, .. } => *bytes,
-        }
-    }
-
-    /// The bytes of a part: a view of memory, or a read of the file.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or has become shorter.
-    pub(super) async fn part(&self, offset: u64, length: u64) -> Result<Bytes, ClientError> {
-        match self {
-            Self::Memory(bytes) => Ok(bytes.slice(offset as usize..(offset + length) as usize)),
-            Self::File { file, .. } => {
-                let file = Arc::clone(file);
-                let read = move || {
-                    let mut part = vec![0; length as usize];
-                    file.read_exact_at(&mut part, offset)?;
-                    Ok::<_, std::io::Error>(Bytes::from(part))
-                };
-                let read = tokio::task::spawn_blocking(read).await;
-                Ok(read.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?)
-            }
-        }
     }
 }

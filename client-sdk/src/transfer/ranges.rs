@@ -8,8 +8,7 @@ use keyway_proto::ByteRange;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::fetch::Stop;
-use super::{Failed, GetObject, GetOutcome};
+use super::{Failed, GetObject, GetOutcome, Stop};
 use crate::error::ClientError;
 use crate::http::Client;
 

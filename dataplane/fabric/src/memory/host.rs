@@ -19,7 +19,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ impl HostBuffer {
 
     fn over(base: NonNull<u8>, bytes: usize, backing: Backing) -> Self {
         let lends = Mutex::new(Lends::default());
-        Self { memory: Arc::new(Memory { base, bytes, backing, lends }) }
+        Self { memory: Arc::new(Memory { base, bytes, backing: Arc::new(backing), lends }) }
     }
 
     /// Bytes in the buffer.
@@ -131,19 +131,20 @@ impl HostBuffer {
     }
 
     /// The vector that the buffer was made from; its bytes are copied when it was made by
-    /// [`HostBuffer::zeroed`].
+    /// [`HostBuffer::zeroed`], and while a device has them registered.
     ///
     /// # Errors
     /// The buffer itself while any slice is out.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
         let memory = Arc::try_unwrap(self.memory).map_err(|memory| Self { memory })?;
         let Memory { base, bytes, backing, .. } = memory;
-        Ok(match backing {
-            Backing::Vec(parts) => parts.into_vec(bytes),
-            // SAFETY: the region maps at least `bytes` bytes, and no slice lives.
-            Backing::Region(_region) => unsafe {
-                std::slice::from_raw_parts(base.as_ptr(), bytes).to_vec()
-            },
+        // SAFETY: the backing has at least `bytes` bytes and lives when this is called, and no
+        // slice does: so nobody writes, devices included.
+        let copy = || unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes).to_vec() };
+        Ok(match Arc::try_unwrap(backing) {
+            Ok(Backing::Vec(parts)) => parts.into_vec(bytes),
+            Ok(Backing::Region(_region)) => copy(),
+            Err(_registered) => copy(),
         })
     }
 }
@@ -185,6 +186,11 @@ impl HostSliceMut {
     /// by itself.
     pub fn anchor(&self) -> Anchor {
         self.memory.anchor(0..self.memory.bytes)
+    }
+
+    /// Tells, later, whether the buffer is still in use.
+    pub fn life(&self) -> BufferLife {
+        BufferLife(Arc::downgrade(&self.memory))
     }
 
     /// This slice alone, for registration with a device.
@@ -286,6 +292,11 @@ impl HostSlice {
         self.memory.anchor(0..self.memory.bytes)
     }
 
+    /// Tells, later, whether the buffer is still in use.
+    pub fn life(&self) -> BufferLife {
+        BufferLife(Arc::downgrade(&self.memory))
+    }
+
     /// This slice alone, for registration with a device.
     pub fn exact_anchor(&self) -> Anchor {
         self.memory.anchor(self.range.clone())
@@ -342,10 +353,29 @@ impl fmt::Debug for HostSlice {
     }
 }
 
+/// Whether a buffer is still in use: by its owner, or by a slice of it. A registration does not
+/// count: it keeps memory mapped, and is no reason for anybody to use it.
+#[derive(Clone)]
+pub struct BufferLife(Weak<Memory>);
+
+impl BufferLife {
+    /// Whether the buffer and all slices of it are gone.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for BufferLife {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferLife").field("is_over", &self.is_over()).finish()
+    }
+}
+
 struct Memory {
     base: NonNull<u8>,
     bytes: usize,
-    backing: Backing,
+    /// Apart, for registrations hold it longer than the buffer lives.
+    backing: Arc<Backing>,
     lends: Mutex<Lends>,
 }
 
@@ -361,9 +391,10 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn anchor(self: &Arc<Self>, range: Range<usize>) -> Anchor {
-        // SAFETY: the range lies in the memory, which lives as long as its `Arc`.
-        unsafe { Anchor::new(self.base.add(range.start), range.len(), Arc::clone(self) as _) }
+    fn anchor(&self, range: Range<usize>) -> Anchor {
+        let backing = Arc::clone(&self.backing);
+        // SAFETY: the range lies in the backing, which stays mapped as long as its `Arc` lives.
+        unsafe { Anchor::new(self.base.add(range.start), range.len(), backing) }
     }
 
     fn resolve(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, LendError> {
@@ -405,6 +436,11 @@ struct VecParts {
     base: NonNull<u8>,
     capacity: usize,
 }
+
+// SAFETY: an address range of the global allocator's; it hands out no references.
+unsafe impl Send for VecParts {}
+// SAFETY: as above.
+unsafe impl Sync for VecParts {}
 
 impl VecParts {
     fn into_vec(self, bytes: usize) -> Vec<u8> {
@@ -482,6 +518,21 @@ mod tests {
         let vec = buffer.into_vec().expect("all came back");
         assert_eq!(vec.as_ptr(), address);
         assert_eq!(vec[..4], [0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn a_registered_buffer_ends_with_its_last_user() {
+        let mut buffer = HostBuffer::from(vec![7; 10]);
+        let slice = buffer.slice(..).expect("free");
+        let (life, anchor) = (slice.life(), slice.anchor());
+        let buffer = buffer.into_vec().expect_err("lent");
+        drop(slice);
+        assert!(!life.is_over());
+        // Registered memory is not given away: a copy is.
+        let vec = buffer.into_vec().expect("nothing lent");
+        assert!(life.is_over());
+        assert_eq!(vec, [7; 10]);
+        assert_ne!(vec.as_ptr() as u64, anchor.address());
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod lends;
 mod pool;
 mod region;
 
-pub use host::{HostBuffer, HostSlice, HostSliceMut};
+pub use host::{BufferLife, HostBuffer, HostSlice, HostSliceMut};
 pub use lends::LendError;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{MemoryError, PAGE_BYTES, Region};

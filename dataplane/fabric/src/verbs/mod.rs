@@ -3,6 +3,7 @@
 //! | what | where |
 //! |---|---|
 //! | a device, its limits, its ports | [`device`] |
+//! | the ports that are wanted, opened | [`open`] |
 //! | protection domains and registered memory | [`domain`] |
 //! | completion queue, queue pair, memory window: one owner type each | `queue` |
 //! | a port's thread: the only one that posts and polls | [`port`], `reactor`, `link_state` |
@@ -21,6 +22,7 @@ pub mod device;
 pub mod domain;
 pub mod link;
 mod link_state;
+pub mod open;
 pub mod port;
 mod queue;
 mod reactor;
@@ -37,6 +39,7 @@ pub use armed::Armed;
 pub use device::{Device, GidKind, Quirks};
 pub use domain::{Access, Anchor, Domain, Registration};
 pub use link::{Batch, Landed, Link, LinkError, PendingLink, Posted};
+pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
 pub use self_test::{SelfTest, self_test};
 

@@ -1,0 +1,91 @@
+//! What a caller says about RDMA.
+
+use std::time::Duration;
+
+use keyway_proto::KeyStrength;
+use keyway_proto::session::SESSION_WINDOWS_MAX;
+
+/// Names the ports to be used, where the configuration does not: `mlx5_0,mlx5_1/2`.
+const DEVICES_VARIABLE: &str = "KEYWAY_RDMA_DEVICES";
+
+/// How a client uses RDMA adapters.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RdmaConfig {
+    /// The ports to be used: `mlx5_0` for all ports of a device, `mlx5_0/1` for one. Without a
+    /// list, that in the environment's `KEYWAY_RDMA_DEVICES`, separated by commas; else all
+    /// that are active.
+    pub devices: Option<Vec<String>>,
+    /// Transfers that one session may have in flight, 1 to 256; the node may grant fewer.
+    pub windows: u32,
+    /// Smaller bodies travel over HTTP, which is quicker for them, unless RDMA is required.
+    pub min_bytes: u64,
+    /// Keys weaker than this are not used.
+    pub strength_min: KeyStrength,
+    /// How long the answer to a transfer may take. Longer than nodes give one, so that they are
+    /// the ones to give up.
+    pub answer_timeout: Duration,
+    /// How long a rail rests after it failed.
+    pub pause: Duration,
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        Self {
+            devices: None,
+            windows: 32,
+            min_bytes: 4 << 10,
+            strength_min: KeyStrength::Registration,
+            answer_timeout: Duration::from_secs(75),
+            pause: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RdmaConfig {
+    /// Uses these ports alone.
+    #[must_use]
+    pub fn devices(mut self, devices: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.devices = Some(devices.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Asks for so many transfers in flight per session.
+    #[must_use]
+    pub fn windows(mut self, windows: u32) -> Self {
+        self.windows = windows.clamp(1, SESSION_WINDOWS_MAX);
+        self
+    }
+
+    /// Sends bodies of this size and above by RDMA.
+    #[must_use]
+    pub fn min_bytes(mut self, bytes: u64) -> Self {
+        self.min_bytes = bytes.max(1);
+        self
+    }
+
+    /// The ports that are wanted; none for all.
+    pub(super) fn wanted(&self) -> Vec<String> {
+        match &self.devices {
+            Some(devices) => devices.clone(),
+            None => listed(&std::env::var(DEVICES_VARIABLE).unwrap_or_default()),
+        }
+    }
+}
+
+fn listed(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_listed() {
+        assert_eq!(listed(" rxe1, mlx5_0/1 ,,"), ["rxe1", "mlx5_0/1"]);
+        assert!(listed("").is_empty());
+        let both = RdmaConfig::default().devices(["rxe2"]).windows(0);
+        assert_eq!((both.wanted(), both.windows), (vec!["rxe2".to_owned()], 1));
+    }
+}

@@ -1,0 +1,309 @@
+//! Transfers past HTTP: the node moves the bytes, the request and its answer carry none.
+//!
+//! | step | where |
+//! |---|---|
+//! | what the caller says about it | [`config`] |
+//! | this machine's ports, opened and tried once | [`ports`] |
+//! | the service's rails, and which port reaches which | [`rails`], [`pairing`] |
+//! | a session: two queue pairs, connected | [`session`] |
+//! | buffers registered with an adapter | [`registrations`] |
+//! | memory that is lent | [`target`] |
+//! | one transfer under one key | [`transaction`] |
+//! | what an answer says of the key and the bytes | [`reply`] |
+//! | why bytes went over HTTP after all | [`fallback`] |
+//!
+//! Nothing is opened before a transfer could use it, and where there is no adapter nothing is
+//! asked of the service. **The rule**: memory returns to its owner when its key is dead, on
+//! every way out.
+
+mod config;
+mod fallback;
+mod pairing;
+mod ports;
+mod rails;
+mod registrations;
+mod reply;
+mod session;
+mod target;
+mod transaction;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use keyway_proto::{KeyStrength, NodeId, TransferPath};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::builder::PathPolicy;
+use crate::error::ClientError;
+use crate::http::{Client, Wire};
+use fallback::Counters;
+use ports::LocalPort;
+use rails::{Opening, Rails};
+
+pub use config::RdmaConfig;
+pub use fallback::{Fallback, Fallbacks, RdmaStats};
+pub(crate) use rails::Ticket;
+pub(crate) use reply::{Moved, Reply};
+pub use session::SessionError;
+pub(crate) use target::Target;
+pub use transaction::RdmaError;
+pub(crate) use transaction::{Order, Outcome, Settled, transact};
+
+/// Most bytes that one window holds: half of what adapters are known to take.
+pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 30;
+/// Failed transfers of one part before it goes over HTTP.
+pub(crate) const FAILURES_MAX: u32 = 2;
+
+/// A rail that a client uses, as [`Client::rdma_rails`] tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailReport {
+    /// Our port, such as `mlx5_0/1`.
+    pub port: String,
+    /// The node.
+    pub node: NodeId,
+    /// Its port, as it calls it.
+    pub rail: String,
+    /// What protects memory that is lent there; `None` when no session was opened.
+    pub strength: Option<KeyStrength>,
+}
+
+impl Client {
+    /// Opens a session on every rail that can be used, and tells of them. Transfers do so by
+    /// themselves; this says beforehand what they will find.
+    ///
+    /// # Errors
+    /// Why transfers will go over HTTP.
+    pub async fn rdma_rails(&self) -> Result<Vec<RailReport>, Fallback> {
+        let rdma = self.rdma();
+        let rails = rdma.rails().await?;
+        let mut reports = Vec::new();
+        for slot in rails.slots() {
+            let session = slot.session(&rdma.opening()).await;
+            reports.push(RailReport {
+                port: slot.port.name(),
+                node: slot.rail.node,
+                rail: slot.rail.name.clone(),
+                strength: session.map(|session| session.strength),
+            });
+        }
+        Ok(reports)
+    }
+
+    /// What this client and its clones did by RDMA.
+    pub fn rdma_stats(&self) -> RdmaStats {
+        self.rdma().counters.stats()
+    }
+}
+
+/// A client's side of RDMA.
+pub(crate) struct Rdma {
+    wire: Arc<Wire>,
+    policy: PathPolicy,
+    config: RdmaConfig,
+    counters: Counters,
+    ports: OnceCell<Result<Vec<Arc<LocalPort>>, Fallback>>,
+    listed: tokio::sync::Mutex<Option<Listed>>,
+}
+
+/// What the service said, and when.
+struct Listed {
+    at: Instant,
+    rails: Result<Arc<Rails>, Fallback>,
+}
+
+impl Rdma {
+    pub(crate) fn new(wire: Arc<Wire>, policy: PathPolicy, config: RdmaConfig) -> Self {
+        Self {
+            wire,
+            policy,
+            config,
+            counters: Counters::default(),
+            ports: OnceCell::new(),
+            listed: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether so many bytes are to go by RDMA if they can.
+    pub(crate) fn is_wanted(&self, bytes: u64) -> bool {
+        match self.policy {
+            PathPolicy::Auto => bytes >= self.config.min_bytes,
+            PathPolicy::Require(TransferPath::Http) => false,
+            // The service, too, sends nothing over HTTP.
+            PathPolicy::Require(_) => bytes > 0,
+        }
+    }
+
+    /// Whether there is a rail to try.
+    pub(crate) async fn is_there(&self) -> bool {
+        self.policy != PathPolicy::Require(TransferPath::Http) && self.rails().await.is_ok()
+    }
+
+    /// Whether HTTP is no way out.
+    pub(crate) fn is_required(&self) -> bool {
+        !matches!(self.policy, PathPolicy::Auto | PathPolicy::Require(TransferPath::Http))
+    }
+
+    /// Leave for a transfer of so many bytes, with this node or any. Waits for a free window.
+    ///
+    /// # Errors
+    /// Why it has to go over HTTP.
+    pub(crate) async fn ticket(
+        &self,
+        node: Option<NodeId>,
+        bytes: u64,
+    ) -> Result<Ticket, Fallback> {
+        if bytes > WINDOW_BYTES_MAX {
+            return Err(Fallback::TooLarge);
+        }
+        let rails = self.rails().await?;
+        rails.ticket(node, self.is_required(), &self.opening()).await
+    }
+
+    /// Whether a node is reached.
+    pub(crate) async fn reaches(&self, node: NodeId) -> bool {
+        self.rails().await.is_ok_and(|rails| rails.reaches(node))
+    }
+
+    /// Goes on over HTTP, where that is allowed.
+    ///
+    /// # Errors
+    /// [`ClientError::PathUnavailable`] where it is not.
+    pub(crate) fn fall_back(
+        &self,
+        reason: Fallback,
+        fallbacks: &mut Fallbacks,
+    ) -> Result<(), ClientError> {
+        if self.is_required() {
+            return Err(reason.into());
+        }
+        tracing::debug!(%reason, "over HTTP");
+        self.counters.fell_back(reason);
+        fallbacks.add(reason);
+        Ok(())
+    }
+
+    /// A transfer ended well.
+    pub(crate) fn moved(&self, ticket: &Ticket, bytes: u64) {
+        ticket.succeeded();
+        self.counters.transfers.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A transfer failed for this reason. Tells whether it was RDMA that failed.
+    pub(crate) fn failed(&self, ticket: &Ticket, error: &ClientError) -> bool {
+        let is_ours = match error {
+            ClientError::Rdma(_) => true,
+            ClientError::Service(refusal) => refusal.code == "RDMATransferFailed",
+            _ => false,
+        };
+        if error.code() == Some("InvalidRDMAToken") {
+            ticket.forgotten();
+        }
+        if is_ours {
+            ticket.failed(rail_is_down(error));
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        is_ours
+    }
+
+    /// Why another attempt by RDMA is not worth it, where that is certain.
+    pub(crate) fn hopeless(error: &ClientError) -> Option<Fallback> {
+        let unregistered = matches!(error, ClientError::Rdma(RdmaError::Registration(_)));
+        unregistered.then_some(Fallback::Registration)
+    }
+
+    /// How long an answer may take.
+    pub(crate) fn answer_timeout(&self) -> std::time::Duration {
+        self.config.answer_timeout
+    }
+
+    pub(crate) fn wire(&self) -> &Arc<Wire> {
+        &self.wire
+    }
+
+    fn opening(&self) -> Opening<'_> {
+        Opening { wire: &self.wire, config: &self.config, counters: &self.counters }
+    }
+
+    /// The rails; asked for with the first transfer, and again when there were none a while ago.
+    async fn rails(&self) -> Result<Arc<Rails>, Fallback> {
+        let ports = self.ports.get_or_init(|| ports::open(&self.config)).await;
+        let ports = ports.as_ref().map_err(|reason| *reason)?;
+        let mut listed = self.listed.lock().await;
+        let fresh =
+            |listed: &&Listed| listed.rails.is_ok() || listed.at.elapsed() < self.config.pause;
+        if let Some(listed) = listed.as_ref().filter(fresh) {
+            return listed.rails.clone();
+        }
+        let rails = Rails::list(&self.wire, ports).await.map(Arc::new);
+        *listed = Some(Listed { at: Instant::now(), rails: rails.clone() });
+        rails
+    }
+}
+
+impl fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rdma").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// Whether an error means that the adapter or the way to the node is not there.
+fn rail_is_down(error: &ClientError) -> bool {
+    use keyway_fabric::verbs::LinkError;
+    matches!(
+        error,
+        ClientError::Rdma(RdmaError::Link(LinkError::Unreachable | LinkError::Adapter(_)))
+    )
+}
+
+/// How bytes travelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Travelled {
+    pub(crate) path: TransferPath,
+    pub(crate) strength: KeyStrength,
+    pub(crate) fallbacks: Fallbacks,
+}
+
+impl Travelled {
+    /// In bodies.
+    pub(crate) fn over_http(fallbacks: Fallbacks) -> Self {
+        Self { path: TransferPath::Http, strength: KeyStrength::Http, fallbacks }
+    }
+
+    /// Past them.
+    pub(crate) fn by_rdma(path: TransferPath, ticket: &Ticket, fallbacks: Fallbacks) -> Self {
+        Self { path, strength: ticket.session.strength, fallbacks }
+    }
+
+    /// Both: the weaker counts.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        if other.strength < self.strength {
+            (self.path, self.strength) = (other.path, other.strength);
+        }
+        self.fallbacks.merge(&other.fallbacks);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weaker_part_counts() {
+        let mut fallbacks = Fallbacks::default();
+        fallbacks.add(Fallback::Paused);
+        let http = Travelled::over_http(fallbacks);
+        let strength = KeyStrength::Window;
+        let direct = Travelled { path: TransferPath::VerbsHost, strength, ..http };
+        for both in [http.and(&direct), direct.and(&http)] {
+            assert_eq!((both.path, both.strength), (TransferPath::Http, KeyStrength::Http));
+            assert_eq!(both.fallbacks.count(Fallback::Paused), 2);
+        }
+        let local = Travelled { strength: KeyStrength::WindowLocal, ..direct };
+        assert_eq!(direct.and(&local).strength, KeyStrength::WindowLocal);
+    }
+}

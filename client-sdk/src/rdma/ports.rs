@@ -1,0 +1,125 @@
+//! This machine's ports, opened and tried with the first transfer that may use them.
+
+use std::sync::Arc;
+
+use keyway_fabric::verbs::{Port, SelfTest, open_ports, self_test};
+use keyway_proto::KeyStrength;
+use keyway_proto::key::RevokeRace;
+
+use super::RdmaConfig;
+use super::fallback::Fallback;
+use super::pairing::End;
+
+/// A port that passed its self-test.
+pub(super) struct LocalPort {
+    port: Option<Port>,
+    found: SelfTest,
+    /// The strongest keys that it gives.
+    pub(super) strength: KeyStrength,
+}
+
+impl LocalPort {
+    pub(super) fn port(&self) -> &Port {
+        self.port.as_ref().expect("the port is there until the drop")
+    }
+
+    pub(super) fn end(&self) -> End {
+        let info = self.port().info();
+        End { link: info.link, gid: info.gid }
+    }
+
+    /// For people: `mlx5_0/1`.
+    pub(super) fn name(&self) -> String {
+        let info = self.port().info();
+        format!("{}/{}", info.device, info.number)
+    }
+
+    /// The kinds of keys that it gives, and that are wanted.
+    pub(super) fn strengths(&self, min: KeyStrength) -> Vec<KeyStrength> {
+        strengths(self.strength, min)
+    }
+
+    /// Whether a window keeps to its bounds inside a larger registration.
+    pub(super) fn is_exact(&self) -> bool {
+        self.found.exact
+    }
+
+    pub(super) fn race(&self) -> RevokeRace {
+        if self.found.quirks.double_invalidation_kills {
+            RevokeRace::Forbidden
+        } else {
+            RevokeRace::Harmless
+        }
+    }
+}
+
+impl Drop for LocalPort {
+    fn drop(&mut self) {
+        let port = self.port.take();
+        // It waits until what is left of its links is destroyed. A runtime's end waits for that.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(port))),
+            Err(_) => drop(port),
+        }
+    }
+}
+
+/// Opens and tries the wanted ports: milliseconds, on some drivers seconds.
+///
+/// # Errors
+/// Why there is none.
+pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<Arc<LocalPort>>, Fallback> {
+    let wanted = config.wanted();
+    let opened = tokio::task::spawn_blocking(move || open_ports(&wanted)).await;
+    // A runtime that shuts down has no use for the answer.
+    let opened = opened.map_err(|_| Fallback::NoPort)?.map_err(|error| {
+        tracing::debug!(%error, "no RDMA");
+        Fallback::NoLibrary
+    })?;
+    for (port, error) in &opened.left_out {
+        tracing::info!(port, %error, "an RDMA port is left out");
+    }
+    if !opened.has_devices {
+        return Err(Fallback::NoDevice);
+    }
+    if opened.ports.is_empty() {
+        return Err(Fallback::NoPort);
+    }
+    let mut ports = Vec::new();
+    for port in opened.ports {
+        let found = self_test(&port).await;
+        let info = port.info();
+        tracing::debug!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA");
+        if let Some(strength) = found.strength {
+            ports.push(LocalPort { port: Some(port), found, strength });
+        }
+    }
+    if ports.is_empty() {
+        return Err(Fallback::SelfTest);
+    }
+    ports.retain(|port| !port.strengths(config.strength_min).is_empty());
+    if ports.is_empty() {
+        return Err(Fallback::TooWeak);
+    }
+    Ok(ports.into_iter().map(Arc::new).collect())
+}
+
+/// What an adapter can do that gives keys of this strength.
+fn strengths(strongest: KeyStrength, min: KeyStrength) -> Vec<KeyStrength> {
+    let known = [KeyStrength::Registration, KeyStrength::WindowLocal, KeyStrength::Window];
+    known.into_iter().filter(|strength| (min..=strongest).contains(strength)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weaker_keys_are_offered_unless_refused() {
+        use KeyStrength::{Http, Registration, Slab, Window, WindowLocal};
+        assert_eq!(strengths(Window, Http), [Registration, WindowLocal, Window]);
+        assert_eq!(strengths(Window, Window), [Window]);
+        assert_eq!(strengths(Registration, Slab), [Registration]);
+        assert!(strengths(Registration, WindowLocal).is_empty());
+    }
+}

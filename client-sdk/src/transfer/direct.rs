@@ -1,0 +1,277 @@
+//! A fetch by RDMA: the node writes the run into memory that is lent for it alone.
+//!
+//! What was landed is hashed where it lies, and held against what the node says it sent and, for
+//! whole objects, against the object's own checksum as over HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::http::Method;
+use keyway_fabric::memory::HostSliceMut;
+use keyway_proto::key::Direction;
+use keyway_proto::{ByteRange, Checksum, ChecksumKind, DigestSet, NodeId};
+
+use super::ObjectInfo;
+use super::fetch::{Fetch, State};
+use crate::error::{ClientError, Malformed};
+use crate::http::Answer;
+use crate::rdma::{
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target,
+    Ticket, Travelled, transact,
+};
+
+/// What an attempt led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All is there.
+    Done,
+    /// Another attempt may do better, at once.
+    Again,
+}
+
+/// The node that has the object, where a service with several has told. Parts share it.
+#[derive(Clone)]
+pub(super) struct Route(Arc<AtomicU64>);
+
+impl Default for Route {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+}
+
+impl Route {
+    fn node(&self) -> Option<NodeId> {
+        u32::try_from(self.0.load(Ordering::Relaxed)).ok().map(NodeId)
+    }
+
+    fn set(&self, node: NodeId) {
+        self.0.store(node.0.into(), Ordering::Relaxed);
+    }
+}
+
+/// How a run's attempts by RDMA went.
+#[derive(Default)]
+pub(super) struct Direct {
+    /// What is left goes over HTTP.
+    over: bool,
+    failures: u32,
+    /// A session was found closed, and the run asked for again.
+    reopened: bool,
+    /// The node was found out, and the run asked for again.
+    rerouted: bool,
+    fallbacks: Fallbacks,
+    /// How the run travelled, where not over HTTP.
+    moved: Option<Travelled>,
+    /// The checksum of what landed.
+    pub(super) found: Option<Checksum>,
+}
+
+impl Direct {
+    pub(super) fn travelled(&self) -> Travelled {
+        match self.moved {
+            Some(moved) => Travelled { fallbacks: self.fallbacks, ..moved },
+            None => Travelled::over_http(self.fallbacks),
+        }
+    }
+}
+
+impl Fetch {
+    /// Leave to fetch the run by RDMA; `None` where it goes over HTTP.
+    ///
+    /// # Errors
+    /// When it must not go over HTTP, or it is time to stop.
+    pub(super) async fn ticket(
+        &self,
+        state: &mut State,
+        room: usize,
+    ) -> Result<Option<Ticket>, ClientError> {
+        let rdma = self.client.rdma();
+        let bytes = state.expected.unwrap_or(room as u64);
+        // A body that broke midway is continued as it began.
+        if state.direct.over || state.reached > 0 || room == 0 || !rdma.is_wanted(bytes) {
+            return Ok(None);
+        }
+        let tried = state.direct.failures >= FAILURES_MAX && !rdma.is_required();
+        let ticket = if tried {
+            Err(Fallback::Failed)
+        } else {
+            let ticket = async { Ok(rdma.ticket(self.route.node(), bytes).await) };
+            self.stop.or(ticket).await?
+        };
+        match ticket {
+            Ok(ticket) => Ok(Some(ticket)),
+            Err(reason) => {
+                state.direct.over = true;
+                rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Lends the front of `target` for one attempt, and gives all of it back when its key is
+    /// dead.
+    pub(super) async fn attempt_direct(
+        &mut self,
+        ticket: Ticket,
+        mut target: HostSliceMut,
+        state: &mut State,
+    ) -> (HostSliceMut, Result<Step, ClientError>) {
+        let asked = self.wanted(state).and_then(|wanted| Ok((wanted, self.ranged(wanted)?)));
+        let (wanted, call) = match asked {
+            Ok(asked) => asked,
+            Err(error) => return (target, Err(error)),
+        };
+        let available = target.len() as u64;
+        let length = state.expected.unwrap_or(available);
+        if length > available {
+            let error = ClientError::TargetTooSmall { needed: length, available };
+            return (target, Err(error));
+        }
+        let memory = target.split_to(length as usize);
+        let rdma = self.client.rdma();
+        let order = Order {
+            ticket,
+            wire: Arc::clone(rdma.wire()),
+            call,
+            memory,
+            direction: Direction::Write,
+            answer_timeout: rdma.answer_timeout(),
+        };
+        let Settled { mut memory, ticket, outcome } = transact(order, &self.stop).await;
+        let result = match outcome {
+            Outcome::Moved(answer, moved) => {
+                let landed = self.landed(&answer, &moved, wanted, &memory, state).await;
+                if landed.is_ok() {
+                    let path = HostSliceMut::PATH;
+                    let travelled = Travelled::by_rdma(path, &ticket, Fallbacks::default());
+                    state.direct.moved = Some(travelled);
+                    self.client.rdma().moved(&ticket, moved.bytes);
+                }
+                landed.map(|()| Step::Done)
+            }
+            Outcome::Answered(answer) => {
+                self.answered(answer, wanted, ticket, &mut memory, state).await
+            }
+            Outcome::Failed(error) => {
+                self.failed_direct(error, &ticket, state)
+            }
+        };
+        if memory.unsplit(target).is_err() {
+            unreachable!("the front of a slice meets its rest");
+        }
+        (memory, result)
+    }
+    /// Holds what the service says it moved against what was asked for and what is there.
+    async fn landed(
+        &mut self,
+        answer: &Answer,
+        moved: &Moved,
+        wanted: Option<ByteRange>,
+        memory: &HostSliceMut,
+        state: &mut State,
+    ) -> Result<(), ClientError> {
+        let needed = self.check(answer, wanted, state)?;
+        if moved.bytes != needed || needed > memory.len() as u64 {
+            return Err(Malformed::new("other bytes than asked for were moved").into());
+        }
+        let set = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);
+        let set = state.kind.into_iter().fold(set, DigestSet::with);
+        let found = memory.digests(needed as usize, set).await;
+        let sent = moved.crc64nvme.zip(found.value(ChecksumKind::Crc64Nvme).copied());
+        if let Some((expected, found)) = sent.filter(|(expected, found)| expected != found) {
+            return Err(ClientError::ChecksumMismatch { expected, found });
+        }
+        state.direct.found = state.kind.and_then(|kind| found.value(kind).copied());
+        state.reached = needed;
+        self.meter.add(needed);
+        Ok(())
+    }
+
+    /// Nobody knows what is in the memory.
+    fn failed_direct(
+        &self,
+        error: ClientError,
+        ticket: &Ticket,
+        state: &mut State,
+    ) -> Result<Step, ClientError> {
+        let rdma = self.client.rdma();
+        state.direct.failures += u32::from(rdma.failed(ticket, &error));
+        match Rdma::hopeless(&error) {
+            Some(reason) if !rdma.is_required() => {
+                state.direct.over = true;
+                rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+                Ok(Step::Again)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// An answer without bytes in the memory: they may be in its body.
+    async fn answered(
+        &mut self,
+        mut answer: Answer,
+        wanted: Option<ByteRange>,
+        ticket: Ticket,
+        memory: &mut HostSliceMut,
+        state: &mut State,
+    ) -> Result<Step, ClientError> {
+        if !answer.status().is_success() {
+            let error = answer.read_error(&Method::GET).await;
+            return self.refused_direct(error, &ticket, memory.len() as u64, state).await;
+        }
+        // The window is another's now; the body needs none.
+        drop(ticket);
+        let rdma = self.client.rdma();
+        let reply = Reply::of(answer.status(), answer.headers());
+        if let Reply::Declined(Some(node)) = reply
+            && !state.direct.rerouted
+            && rdma.reaches(node).await
+        {
+            state.direct.rerouted = true;
+            self.route.set(node);
+            return Ok(Step::Again);
+        }
+        let reason = match reply {
+            Reply::Declined(Some(_)) => Fallback::OtherNode,
+            Reply::Declined(None) => Fallback::Declined,
+            _ => Fallback::Ignored,
+        };
+        state.direct.over = true;
+        // There is nothing to be moved of an empty object.
+        if super::info::content_length(&answer)? > 0 {
+            rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+        }
+        let stop = self.stop.clone();
+        stop.or(self.take_body(answer, wanted, memory, state)).await
+    }
+
+    async fn refused_direct(
+        &mut self,
+        error: ClientError,
+        ticket: &Ticket,
+        available: u64,
+        state: &mut State,
+    ) -> Result<Step, ClientError> {
+        let rdma = self.client.rdma();
+        match error.code() {
+            Some("InvalidRDMAToken") => {
+                rdma.failed(ticket, &error);
+                if !std::mem::replace(&mut state.direct.reopened, true) {
+                    return Ok(Step::Again);
+                }
+                state.direct.over = true;
+                rdma.fall_back(Fallback::NoSession, &mut state.direct.fallbacks)?;
+                Ok(Step::Again)
+            }
+            Some("RDMATransferFailed") => self.failed_direct(error, ticket, state),
+            Some("RDMAWindowTooSmall") => {
+                let mut call = self.call.clone();
+                call.method = Method::HEAD;
+                let head = self.stop.or(self.client.attempt(&call)).await?;
+                let needed = ObjectInfo::from_answer(&head)?.size;
+                Err(ClientError::TargetTooSmall { needed, available })
+            }
+            _ => Err(self.refused(error)),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! One body on its way, however often it takes: out of memory that a node reads, or over HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use keyway_fabric::memory::HostSlice;
+use keyway_proto::key::Direction;
+use keyway_proto::{Checksum, ChecksumKind};
+
+use super::source::Run;
+use super::{Meter, Stop};
+use crate::error::{ClientError, Malformed};
+use crate::http::{Answer, BodyProgress, Call, Client};
+use crate::rdma::{
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
+    Travelled, transact,
+};
+
+/// What the answer to a body says.
+pub(super) struct Sent {
+    pub(super) etag: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) crc64nvme: Option<String>,
+    /// Of the bytes, as they lie here.
+    pub(super) sum: Checksum,
+    pub(super) retries: u32,
+    pub(super) travelled: Travelled,
+}
+
+/// Sends a run as the body of `call` until it is answered for good.
+///
+/// Dropping the future gives it up; memory that a node reads is free when its key is dead.
+pub(super) async fn send(
+    client: &Client,
+    mut call: Call,
+    run: &Run<'_>,
+    meter: &Meter,
+) -> Result<Sent, ClientError> {
+    let rdma = client.rdma();
+    let mut fallbacks = Fallbacks::default();
+    let ticket = if rdma.is_wanted(run.length) {
+        match rdma.ticket(None, run.length).await {
+            Ok(ticket) => Some(ticket),
+            Err(reason) => {
+                rdma.fall_back(reason, &mut fallbacks)?;
+                None
+            }
+        }
+    } else {
+        None
+    };
+    let body = match &ticket {
+        Some(_) => Body::Lent(run.lendable().await?),
+        None => Body::Bytes(run.bytes().await?),
+    };
+    let sum = Checksum::of(ChecksumKind::Crc64Nvme, body.as_bytes());
+    call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
+    let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
+    match (body, ticket) {
+        (Body::Lent(memory), Some(ticket)) => sending.lend(memory, ticket).await,
+        (body, _) => sending.over_http(body.into_bytes()).await,
+    }
+}
+
+enum Body {
+    Lent(HostSlice),
+    Bytes(Bytes),
+}
+
+impl Body {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(memory) => memory,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Lent(memory) => memory.into_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+struct Sending<'a> {
+    client: &'a Client,
+    call: Call,
+    sum: Checksum,
+    meter: &'a Meter,
+    fallbacks: Fallbacks,
+    retries: crate::retry::Retries,
+}
+
+/// What an attempt by RDMA led to.
+enum Lent {
+    Done(Answer, Travelled),
+    /// It has to go over HTTP.
+    Over(Fallback),
+    /// The service does not know the session.
+    Closed,
+    /// Nothing is known to be stored; whether it was RDMA that failed.
+    Failed(ClientError, bool),
+}
+
+impl Sending<'_> {
+    /// Has a node read the memory, until it did, or it has to go over HTTP after all.
+    async fn lend(mut self, memory: HostSlice, ticket: Ticket) -> Result<Sent, ClientError> {
+        let rdma = self.client.rdma();
+        let (mut failures, mut has_reopened) = (0, false);
+        let mut ticket = Ok(ticket);
+        let reason = loop {
+            let held = match ticket {
+                Ok(held) => held,
+                Err(reason) => break reason,
+            };
+            match self.attempt(memory.clone(), held).await? {
+                Lent::Done(answer, travelled) => return Ok(self.sent(&answer, travelled)),
+                Lent::Over(reason) => break reason,
+                Lent::Closed if has_reopened => break Fallback::NoSession,
+                Lent::Closed => has_reopened = true,
+                Lent::Failed(error, is_of_path) => {
+                    self.retries.after(error).await?;
+                    failures += u32::from(is_of_path);
+                    if failures >= FAILURES_MAX && !rdma.is_required() {
+                        break Fallback::Failed;
+                    }
+                }
+            }
+            ticket = rdma.ticket(None, memory.len() as u64).await;
+        };
+        rdma.fall_back(reason, &mut self.fallbacks)?;
+        self.over_http(memory.into_bytes()).await
+    }
+
+    async fn attempt(&self, memory: HostSlice, ticket: Ticket) -> Result<Lent, ClientError> {
+        let rdma = self.client.rdma();
+        let order = Order {
+            ticket,
+            wire: Arc::clone(rdma.wire()),
+            call: self.call.clone(),
+            memory,
+            direction: Direction::Read,
+            answer_timeout: rdma.answer_timeout(),
+        };
+        let Settled { memory, ticket, outcome } = transact(order, &Stop::default()).await;
+        let lent = match outcome {
+            Outcome::Moved(answer, moved) => {
+                self.verify(&moved, memory.len() as u64)?;
+                rdma.moved(&ticket, moved.bytes);
+                let travelled = Travelled::by_rdma(HostSlice::PATH, &ticket, self.fallbacks);
+                self.meter.add(moved.bytes);
+                Lent::Done(answer, travelled)
+            }
+            Outcome::Answered(answer) => self.answered(answer, &ticket).await?,
+            Outcome::Failed(error) => {
+                let is_of_path = rdma.failed(&ticket, &error);
+                match Rdma::hopeless(&error) {
+                    Some(reason) if !rdma.is_required() => Lent::Over(reason),
+                    _ => Lent::Failed(error, is_of_path),
+                }
+            }
+        };
+        Ok(lent)
+    }
+
+    /// Holds what the node read against what was lent.
+    fn verify(&self, moved: &Moved, length: u64) -> Result<(), ClientError> {
+        if moved.bytes != length {
+            return Err(Malformed::new("other bytes than were lent were read").into());
+        }
+        match moved.crc64nvme {
+            Some(found) if found != self.sum => {
+                Err(ClientError::ChecksumMismatch { expected: self.sum, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An answer by which nothing was read out of the memory.
+    async fn answered(&self, mut answer: Answer, ticket: &Ticket) -> Result<Lent, ClientError> {
+        let reply = Reply::of(answer.status(), answer.headers());
+        if let Reply::Declined(_) = reply {
+            return Ok(Lent::Over(Fallback::Declined));
+        }
+        if answer.status().is_success() {
+            // A service that does not know tokens has stored an empty body.
+            return Err(ClientError::TokenIgnored);
+        }
+        let error = answer.read_error(&self.call.method).await;
+        // Throttling and the like have nothing to do with the path.
+        let is_of_path = self.client.rdma().failed(ticket, &error);
+        Ok(match error.code() {
+            Some("InvalidRDMAToken") => Lent::Closed,
+            Some("RDMANotSupported") => Lent::Over(Fallback::Declined),
+            _ => Lent::Failed(error, is_of_path),
+        })
+    }
+
+    /// Sends it in the request's body; bytes sent again are counted once.
+    async fn over_http(mut self, body: Bytes) -> Result<Sent, ClientError> {
+        self.call.body = body;
+        loop {
+            let counted = Arc::new(AtomicU64::new(0));
+            if !self.meter.is_silent() {
+                let (meter, counted) = (self.meter.clone(), Arc::clone(&counted));
+                self.call.progress = Some(Arc::new(move |bytes| {
+                    counted.fetch_add(bytes, Ordering::Relaxed);
+                    meter.add(bytes);
+                }) as BodyProgress);
+            }
+            match self.client.attempt(&self.call).await {
+                Ok(answer) => {
+                    let travelled = Travelled::over_http(self.fallbacks);
+                    return Ok(self.sent(&answer, travelled));
+                }
+                Err(error) => {
+                    self.meter.take_back(counted.load(Ordering::Relaxed));
+                    self.retries.after(error).await?;
+                }
+            }
+        }
+    }
+
+    fn sent(&self, answer: &Answer, travelled: Travelled) -> Sent {
+        let text = |name| answer.text(name).map(ToOwned::to_owned);
+        Sent {
+            etag: text("etag"),
+            version: text("x-amz-version-id"),
+            crc64nvme: text("x-amz-checksum-crc64nvme"),
+            sum: self.sum,
+            retries: self.retries.spent(),
+            travelled,
+        }
+    }
+}
