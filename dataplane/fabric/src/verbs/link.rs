@@ -253,9 +253,9 @@ impl Link {
         &self.shared.domain
     }
 
-    pub(super) async fn revoke(&self, slot: usize) -> Result<(), LinkError> {
+    pub(super) async fn revoke(&self, slot: usize, key: RemoteKey) -> Result<(), LinkError> {
         let (reply, revoked) = oneshot::channel();
-        self.submit(1, vec![Verb::Revoke { slot }], Reply::Revoke(reply)).await?;
+        self.submit(1, vec![Verb::Revoke { slot, key }], Reply::Revoke(reply)).await?;
         self.answer(revoked).await
     }
 

@@ -39,7 +39,7 @@ pub(super) enum Verb {
     Heartbeat,
     Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
     Binding { slot: usize },
-    Revoke { slot: usize },
+    Revoke { slot: usize, key: RemoteKey },
 }
 
 /// Who waits for it.
