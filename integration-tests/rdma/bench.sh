@@ -6,6 +6,7 @@
 #
 # Figures are those of emulation: only their ratios mean something. BENCH_SECONDS (8) for each.
 source "$(dirname "$0")/../scripts/lib.sh"
+source integration-tests/scripts/server.sh
 
 here=integration-tests/rdma
 module=fixed
