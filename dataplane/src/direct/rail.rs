@@ -5,11 +5,10 @@ use std::sync::{Arc, Weak};
 
 use keyway_fabric::memory::LeasePool;
 use keyway_fabric::verbs::{
-    Device, Domain, Port, PortInfo, Registration, SelfTest, VerbsError, self_test,
+    Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError, open_ports, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
-use keyway_sys::verbs::Verbs;
 use parking_lot::Mutex;
 
 use super::RdmaConfig;
@@ -140,35 +139,11 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
     Ok(rails)
 }
 
-/// The wanted ports that open.
+/// The wanted ports that open; what does not is said in the log.
 fn ports(wanted: &[String]) -> Result<Vec<Port>, NativeError> {
-    let verbs = Arc::new(Verbs::load()?);
-    let mut ports = Vec::new();
-    for name in verbs.device_names()? {
-        let of_device = |want: &String| {
-            want.split_once('/').map_or(want.as_str(), |(device, _)| device) == name
-        };
-        if !wanted.is_empty() && !wanted.iter().any(of_device) {
-            continue;
-        }
-        let device = match Device::open(&verbs, &name) {
-            Ok(device) => device,
-            Err(error) => {
-                tracing::warn!(%error, device = name, "cannot open an RDMA device");
-                continue;
-            }
-        };
-        for number in 1..=device.ports() {
-            let this = format!("{name}/{number}");
-            if !wanted.is_empty() && !wanted.iter().any(|want| *want == name || *want == this) {
-                continue;
-            }
-            // A context of its own: a port's thread takes its device's events.
-            match Device::open(&verbs, &name).and_then(|device| Port::open(&device, number)) {
-                Ok(port) => ports.push(port),
-                Err(error) => tracing::info!(%error, "RDMA port left out"),
-            }
-        }
+    let Opened { ports, left_out, .. } = open_ports(wanted)?;
+    for (port, error) in left_out {
+        tracing::info!(%error, port, "RDMA port left out");
     }
     Ok(ports)
 }

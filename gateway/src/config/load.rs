@@ -11,6 +11,10 @@ use super::{Config, Tls};
 
 /// Prefix of environment variables.
 const PREFIX: &str = "KEYWAY_";
+/// Half of what a gateway waits for a remote node's transfer: the node is to give up first.
+const TRANSFER_TIMEOUT_MS_MAX: u64 = 300_000;
+/// A session that idles is looked at no more often than this.
+const IDLE_TIMEOUT_MS_MIN: u64 = 1_000;
 /// Separates sections in environment variables.
 const NESTING: &str = "__";
 /// The two that have a second, shorter name, and are text even when they look like numbers.
@@ -154,6 +158,13 @@ impl Config {
         }
         if self.telemetry.metrics_interval_ms == 0 {
             return refuse("telemetry.metrics_interval_ms", "must be at least 1");
+        }
+        let rdma = &self.node.rdma;
+        if !(1..=TRANSFER_TIMEOUT_MS_MAX).contains(&rdma.transfer_timeout_ms) {
+            return refuse("node.rdma.transfer_timeout_ms", "must be from 1 to 300000");
+        }
+        if rdma.idle_timeout_ms < IDLE_TIMEOUT_MS_MIN {
+            return refuse("node.rdma.idle_timeout_ms", "must be at least 1000");
         }
         self.cluster.nodes()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls
@@ -340,6 +351,8 @@ mod tests {
                 ("[limits]\nidle_timeout_ms = 0", "limits"),
                 ("[runtime]\nworker_threads = 0", "runtime.worker_threads"),
                 ("[telemetry]\ntrace_ratio = 1.5", "telemetry.trace_ratio"),
+                ("[node.rdma]\ntransfer_timeout_ms = 600000", "node.rdma.transfer_timeout_ms"),
+                ("[node.rdma]\nidle_timeout_ms = 0", "node.rdma.idle_timeout_ms"),
             ] {
                 jail.create_file("keyway.toml", text)?;
                 match load() {

@@ -7,6 +7,7 @@
 use keyway_dataplane::NodeStats;
 use keyway_meta::{GroupCommit, MetaStats};
 use keyway_proto::NodeId;
+use keyway_proto::key::Relinquished;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::AsyncInstrument;
 
@@ -35,6 +36,8 @@ impl Metrics {
         level(&table::POOL_CAPACITY, |stats| stats.pool.capacity_bytes);
         level(&table::POOL_LEASED, |stats| stats.pool.leased_bytes);
         level(&table::NODE_WAITING, |stats| stats.waiting);
+        level(&table::SESSIONS, |stats| stats.direct.sessions);
+        level(&table::RAILS, |stats| stats.direct.rails);
         let count = |metric: &'static Definition, pick: fn(&NodeStats) -> u64| {
             let read = read.clone();
             let attributes = [node_attribute(id)];
@@ -42,6 +45,18 @@ impl Metrics {
         };
         count(&table::NODE_FAILED, |stats| stats.failed);
         count(&table::STORE_DAMAGED, |stats| stats.store.damaged_blocks);
+        count(&table::GRANTS_REFUSED, |stats| stats.direct.refused);
+        self.counters(&table::KEYS_ENDED, move |o| {
+            let Some(direct) = read().map(|stats| stats.direct) else { return };
+            for (fate, count) in [
+                (Relinquished::Invalidated, direct.invalidated),
+                (Relinquished::Quiet, direct.quiet),
+                (Relinquished::Fenced, direct.fenced),
+            ] {
+                let fate = KeyValue::new(table::KEY, fate.as_str());
+                o.observe(count, &[node_attribute(id), fate]);
+            }
+        });
     }
 
     /// Tells of maintenance, as long as `read` answers.

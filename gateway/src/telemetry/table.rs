@@ -132,6 +132,14 @@ metrics! {
         "Bytes of the transfers' buffers.", by [NODE];
     POOL_LEASED = UpDownCounter "keyway.pool.leased" ["By"]
         "Bytes of buffers in use.", by [NODE];
+    SESSIONS = UpDownCounter "keyway.session.open" ["{session}"]
+        "RDMA sessions open on the node in this process.", by [NODE];
+    RAILS = UpDownCounter "keyway.session.rails" ["{port}"]
+        "RDMA ports of the node in this process that take sessions.", by [NODE];
+    GRANTS_REFUSED = Counter "keyway.grant.refused" ["{grant}"]
+        "Grants, and the plans in them, that the node in this process refused.", by [NODE];
+    KEYS_ENDED = Counter "keyway.key.ended" ["{key}"]
+        "Keys to clients' memory that the node in this process gave up.", by [NODE, KEY];
     META_READS = Counter "keyway.meta.reads" ["{read}"]
         "Single keys read from the metadata store.", by [];
     META_SCANS = Counter "keyway.meta.scans" ["{scan}"]
