@@ -104,7 +104,8 @@ impl Fallbacks {
         self.0[reason as usize] += 1;
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds another transfer's.
+    pub fn merge(&mut self, other: &Self) {
         for (mine, other) in self.0.iter_mut().zip(other.0) {
             *mine += other;
         }

@@ -209,6 +209,12 @@ impl Rdma {
         is_ours
     }
 
+    /// Why another attempt by RDMA is not worth it, where that is certain.
+    pub(crate) fn hopeless(error: &ClientError) -> Option<Fallback> {
+        let unregistered = matches!(error, ClientError::Rdma(RdmaError::Registration(_)));
+        unregistered.then_some(Fallback::Registration)
+    }
+
     /// How long an answer may take.
     pub(crate) fn answer_timeout(&self) -> std::time::Duration {
         self.config.answer_timeout
@@ -249,10 +255,7 @@ fn rail_is_down(error: &ClientError) -> bool {
     use keyway_fabric::verbs::LinkError;
     matches!(
         error,
-        ClientError::Rdma(
-            RdmaError::Registration(_)
-                | RdmaError::Link(LinkError::Unreachable | LinkError::Adapter(_))
-        )
+        ClientError::Rdma(RdmaError::Link(LinkError::Unreachable | LinkError::Adapter(_)))
     )
 }
 

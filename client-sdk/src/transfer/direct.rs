@@ -16,9 +16,9 @@ use super::fetch::{Fetch, State};
 use crate::error::{ClientError, Malformed};
 use crate::http::Answer;
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Reply, Ticket, Travelled, transact,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target,
+    Ticket, Travelled, transact,
 };
-use crate::rdma::{Settled, Target};
 
 /// What an attempt led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,9 +153,7 @@ impl Fetch {
                 self.answered(answer, wanted, ticket, &mut memory, state).await
             }
             Outcome::Failed(error) => {
-                let is_ours = self.client.rdma().failed(&ticket, &error);
-                state.direct.failures += u32::from(is_ours);
-                Err(error)
+                self.failed_direct(error, &ticket, state)
             }
         };
         if memory.unsplit(target).is_err() {
@@ -187,6 +185,25 @@ impl Fetch {
         state.reached = needed;
         self.meter.add(needed);
         Ok(())
+    }
+
+    /// Nobody knows what is in the memory.
+    fn failed_direct(
+        &self,
+        error: ClientError,
+        ticket: &Ticket,
+        state: &mut State,
+    ) -> Result<Step, ClientError> {
+        let rdma = self.client.rdma();
+        state.direct.failures += u32::from(rdma.failed(ticket, &error));
+        match Rdma::hopeless(&error) {
+            Some(reason) if !rdma.is_required() => {
+                state.direct.over = true;
+                rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+                Ok(Step::Again)
+            }
+            _ => Err(error),
+        }
     }
 
     /// An answer without bytes in the memory: they may be in its body.
@@ -246,10 +263,7 @@ impl Fetch {
                 rdma.fall_back(Fallback::NoSession, &mut state.direct.fallbacks)?;
                 Ok(Step::Again)
             }
-            Some("RDMATransferFailed") => {
-                state.direct.failures += u32::from(rdma.failed(ticket, &error));
-                Err(error)
-            }
+            Some("RDMATransferFailed") => self.failed_direct(error, ticket, state),
             Some("RDMAWindowTooSmall") => {
                 let mut call = self.call.clone();
                 call.method = Method::HEAD;

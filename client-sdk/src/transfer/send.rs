@@ -13,7 +13,7 @@ use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, BodyProgress, Call, Client};
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Reply, Settled, Target, Ticket,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
     Travelled, transact,
 };
 
@@ -156,7 +156,10 @@ impl Sending<'_> {
             Outcome::Answered(answer) => self.answered(answer, &ticket).await?,
             Outcome::Failed(error) => {
                 let is_of_path = rdma.failed(&ticket, &error);
-                Lent::Failed(error, is_of_path)
+                match Rdma::hopeless(&error) {
+                    Some(reason) if !rdma.is_required() => Lent::Over(reason),
+                    _ => Lent::Failed(error, is_of_path),
+                }
             }
         };
         Ok(lent)

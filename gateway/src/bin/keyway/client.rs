@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Context as _;
-use keyway_client::{Addressing, Client, ClientBuilder, Credentials, Tls};
+use keyway_client::{
+    Addressing, Client, ClientBuilder, Credentials, Fallbacks, PathPolicy, RdmaConfig, Tls,
+};
+use keyway_proto::{KeyStrength, TransferPath};
 
 /// How the S3 service is reached.
 #[derive(clap::Args, Clone)]
@@ -27,6 +30,70 @@ pub(crate) struct Connection {
     /// Set by [`Connection::peer`].
     #[arg(skip)]
     peer: Option<Credentials>,
+}
+
+/// How objects' bytes travel.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Transfer {
+    /// By which path: `auto` takes RDMA where both ends have it; the others fail where they
+    /// cannot be had.
+    #[arg(long, value_enum, default_value_t = PathChoice::Auto)]
+    path: PathChoice,
+    /// RDMA ports to use, such as mlx5_0 or mlx5_0/1; all active ones unless said.
+    #[arg(long, env = "KEYWAY_RDMA_DEVICES", value_name = "PORT", value_delimiter = ',')]
+    rdma_devices: Vec<String>,
+    /// Refuse weaker keys to this process's memory.
+    #[arg(long, value_enum, value_name = "STRENGTH")]
+    require_strength: Option<StrengthChoice>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PathChoice {
+    /// RDMA where both ends have it, else HTTP.
+    Auto,
+    /// The bodies of requests and answers.
+    Http,
+    /// RDMA into this process's memory.
+    VerbsHost,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum StrengthChoice {
+    /// Memory registered for one transfer.
+    Registration,
+    /// A window that this end invalidates.
+    WindowLocal,
+    /// A window that the storage node invalidates.
+    Window,
+}
+
+impl Transfer {
+    /// Adds these settings to a client's.
+    pub(crate) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
+        let mut rdma = RdmaConfig::default();
+        if !self.rdma_devices.is_empty() {
+            rdma = rdma.devices(&self.rdma_devices);
+        }
+        let builder = builder.rdma(rdma).path(match self.path {
+            PathChoice::Auto => PathPolicy::Auto,
+            PathChoice::Http => PathPolicy::Require(TransferPath::Http),
+            PathChoice::VerbsHost => PathPolicy::Require(TransferPath::VerbsHost),
+        });
+        match self.require_strength {
+            None => builder,
+            Some(strength) => builder.require_strength(match strength {
+                StrengthChoice::Registration => KeyStrength::Registration,
+                StrengthChoice::WindowLocal => KeyStrength::WindowLocal,
+                StrengthChoice::Window => KeyStrength::Window,
+            }),
+        }
+    }
+}
+
+/// Reasons and counts, for JSON.
+pub(crate) fn fallbacks(fallbacks: &Fallbacks) -> serde_json::Value {
+    let counted = fallbacks.iter().map(|(reason, count)| (reason.to_string(), serde_json::Value::from(count)));
+    counted.collect::<serde_json::Map<_, _>>().into()
 }
 
 /// The endpoint of `keyway serve` as it comes.

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use keyway_client::HostBuffer;
-use keyway_client::{Client, ObjectInfo, Unverified, Verified};
-use keyway_proto::{ByteRange, Checksum};
+use keyway_client::{Client, Fallbacks, ObjectInfo, Unverified, Verified};
+use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use serde_json::json;
 
-use crate::client::{Connection, S3Url, block_on};
+use crate::client::{self, Connection, S3Url, Transfer, block_on};
 use crate::output::{self, Bar};
 
 /// Bytes held in memory at a time: windows of a large object go to disk one after the other.
@@ -24,6 +24,8 @@ const WINDOW_BYTES: u64 = 256 << 20;
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
+    #[command(flatten)]
+    transfer: Transfer,
     /// The object: s3://bucket/key.
     #[arg(value_parser = S3Url::object)]
     source: S3Url,
@@ -40,6 +42,9 @@ pub(crate) struct Args {
 
 struct Done {
     bytes: u64,
+    path: TransferPath,
+    strength: KeyStrength,
+    fallbacks: Fallbacks,
     verified: Verified,
     retries: u32,
 }
@@ -50,7 +55,8 @@ impl Args {
     }
 
     async fn get(self) -> anyhow::Result<()> {
-        let client = self.connection.builder()?.concurrency(self.concurrency).build()?;
+        let builder = self.connection.builder()?.concurrency(self.concurrency);
+        let client = self.transfer.apply(builder).build()?;
         let S3Url { bucket, key } = &self.source;
         let started = Instant::now();
         let info = client.head_object(bucket, key).await?;
@@ -77,7 +83,9 @@ impl Args {
             output::line(
                 &json!({
                     "bucket": bucket, "key": key, "file": name, "bytes": done.bytes,
-                    "seconds": elapsed.as_secs_f64(), "path": "http", "strength": "http",
+                    "seconds": elapsed.as_secs_f64(), "path": done.path.to_string(),
+                    "strength": done.strength.to_string(),
+                    "fallbacks": client::fallbacks(&done.fallbacks),
                     "verified": done.verified.is_whole(),
                     "verification": done.verified.to_string(),
                     "retries": done.retries, "etag": info.etag, "version": info.version,
@@ -86,8 +94,9 @@ impl Args {
             );
         } else if !to_stdout {
             output::line(&format!(
-                "{name}: {} by http, {}, {}",
+                "{name}: {} by {}, {}, {}",
                 output::size(done.bytes),
+                done.path,
                 done.verified,
                 output::rate(done.bytes, elapsed),
             ));
@@ -140,7 +149,14 @@ async fn windows(
 ) -> anyhow::Result<Done> {
     let S3Url { bucket, key } = source;
     let expected = info.checksums.first().copied();
-    let mut done = Done { bytes: 0, verified: Verified::No(Unverified::NoneStored), retries: 0 };
+    let mut done = Done {
+        bytes: 0,
+        path: TransferPath::Http,
+        strength: KeyStrength::Http,
+        fallbacks: Fallbacks::default(),
+        verified: Verified::No(Unverified::NoneStored),
+        retries: 0,
+    };
     let mut buffer = HostBuffer::zeroed(info.size.min(WINDOW_BYTES) as usize)?;
     let mut found = expected.map(|sum| keyway_proto::checksum::Hasher::new(sum.kind()));
     loop {
@@ -164,6 +180,11 @@ async fn windows(
             hasher.update(bytes);
         }
         write(bytes, done.bytes)?;
+        // The weakest of all windows counts.
+        if done.bytes == 0 || outcome.strength < done.strength {
+            (done.path, done.strength) = (outcome.path, outcome.strength);
+        }
+        done.fallbacks.merge(&outcome.fallbacks);
         done.bytes += outcome.bytes;
         done.retries += outcome.retries;
         if length == info.size {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use keyway_client::PutBody;
 use serde_json::json;
 
-use crate::client::{Connection, S3Url, block_on};
+use crate::client::{self, Connection, S3Url, Transfer, block_on};
 use crate::output::{self, Bar};
 
 /// Bytes taken from standard input at most: it is read whole, because its end is not known.
@@ -21,6 +21,8 @@ const STDIN_BYTES_MAX: u64 = 4 << 30;
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
+    #[command(flatten)]
+    transfer: Transfer,
     /// The file; `-` for standard input.
     source: PathBuf,
     /// The object: s3://bucket/key; the file's name is added to a key that is empty or ends
@@ -54,7 +56,8 @@ impl Args {
     }
 
     async fn put(self) -> anyhow::Result<()> {
-        let client = self.connection.builder()?.concurrency(self.concurrency).build()?;
+        let builder = self.connection.builder()?.concurrency(self.concurrency);
+        let client = self.transfer.apply(builder).build()?;
         let from_stdin = self.source == Path::new("-");
         let bucket = &self.target.bucket;
         let mut key = self.target.key.clone();
@@ -83,7 +86,8 @@ impl Args {
             json!({
                 "bucket": bucket, "key": key, "bytes": done.bytes, "parts": done.parts,
                 "seconds": elapsed.as_secs_f64(), "path": done.path.to_string(),
-                "strength": done.strength.to_string(), "verified": done.verified.is_whole(),
+                "strength": done.strength.to_string(),
+                "fallbacks": client::fallbacks(&done.fallbacks), "verified": done.verified.is_whole(),
                 "verification": done.verified.to_string(), "retries": done.retries,
                 "etag": done.etag, "version": done.version,
             })

@@ -12,6 +12,7 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use keyway_client::{Client, HostBuffer};
+use keyway_proto::{KeyStrength, TransferPath};
 
 use super::histogram::Histogram;
 use super::pattern;
@@ -55,6 +56,21 @@ pub(super) struct Cell {
     pub(super) time: Duration,
 }
 
+/// How bytes travelled: the path, and what protected the client's memory.
+#[derive(Clone, Copy)]
+pub(super) struct Travelled {
+    pub(super) path: TransferPath,
+    pub(super) strength: KeyStrength,
+}
+
+impl Travelled {
+    const HTTP: Self = Self { path: TransferPath::Http, strength: KeyStrength::Http };
+
+    fn weaker(self, other: Self) -> Self {
+        if other.strength < self.strength { other } else { self }
+    }
+}
+
 /// What was measured.
 pub(super) struct Measured {
     pub(super) cell: Cell,
@@ -64,6 +80,8 @@ pub(super) struct Measured {
     /// Bytes whose checksum or pattern was verified.
     pub(super) verified_bytes: u64,
     pub(super) dataset_bytes: u64,
+    /// The weakest that any operation took.
+    pub(super) travelled: Travelled,
     pub(super) elapsed: Duration,
     pub(super) client_cpu: Duration,
     pub(super) server_cpu: Option<Duration>,
@@ -117,17 +135,21 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
             Operation::Put => cell.workers as u64 * PUT_KEYS * cell.size,
             Operation::List => 0,
         },
+        travelled: Travelled::HTTP,
         elapsed,
         client_cpu,
         server_cpu,
         server_peak_bytes: target.server_pid.map(usage::peak_memory_bytes).transpose()?,
     };
+    let mut travelled = None;
     for tally in tallies? {
         let tally = tally.with_context(|| format!("{} failed", target.name))?;
+        travelled = tally.travelled.into_iter().chain(travelled).reduce(Travelled::weaker);
         measured.latencies.merge(&tally.latencies);
         measured.bytes += tally.bytes;
         measured.verified_bytes += tally.verified_bytes;
     }
+    measured.travelled = travelled.unwrap_or(Travelled::HTTP);
     ensure!(measured.latencies.count() > 0, "{}: no operation ended in time", target.name);
     Ok(measured)
 }
@@ -152,6 +174,7 @@ struct Tally {
     latencies: Histogram,
     bytes: u64,
     verified_bytes: u64,
+    travelled: Option<Travelled>,
 }
 
 struct Worker {
@@ -160,8 +183,8 @@ struct Worker {
     cell: Cell,
     number: u64,
     objects: u64,
+    /// What a GET fills, or a PUT sends.
     buffer: HostBuffer,
-    body: Bytes,
     random: fastrand::Rng,
     tally: Tally,
 }
@@ -174,18 +197,17 @@ impl Worker {
         number: u64,
         objects: u64,
     ) -> anyhow::Result<Self> {
-        let (mut buffer, mut body) = (HostBuffer::from(Vec::new()), Vec::new());
+        let mut buffer = HostBuffer::zeroed(match cell.operation {
+            Operation::Get | Operation::Put => cell.size as usize,
+            Operation::List => 0,
+        })?;
         let mut bucket = bucket.to_owned();
         match cell.operation {
             Operation::Get => {
-                buffer = HostBuffer::zeroed(cell.size as usize)?;
                 // The kernel gives pages at their first touch: here, not while time is taken.
                 buffer.bytes_mut()?.fill(1);
             }
-            Operation::Put => {
-                body.resize(cell.size as usize, 0);
-                pattern::fill(&mut body, number);
-            }
+            Operation::Put => pattern::fill(buffer.bytes_mut()?, number),
             Operation::List => bucket = listing_bucket(&bucket, cell.size),
         }
         Ok(Self {
@@ -195,9 +217,13 @@ impl Worker {
             number,
             objects,
             buffer,
-            body: body.into(),
             random: fastrand::Rng::with_seed(number),
-            tally: Tally { latencies: Histogram::new(), bytes: 0, verified_bytes: 0 },
+            tally: Tally {
+                latencies: Histogram::new(),
+                bytes: 0,
+                verified_bytes: 0,
+                travelled: None,
+            },
         })
     }
 
@@ -230,19 +256,29 @@ impl Worker {
         let get = self.client.get_object(&self.bucket, &key).part_bytes(self.cell.size);
         let got = get.into(target).await?;
         let ended = Instant::now();
+        let travelled = Travelled { path: got.path, strength: got.strength };
         ensure!(got.bytes == self.cell.size, "{key} has {} bytes", got.bytes);
         let compared = turn.is_multiple_of(CHECKED_ONE_IN);
         if compared {
             ensure!(pattern::matches(&got.target, at), "{key} holds other bytes than were stored");
         }
         let verified = got.verified.is_whole() || compared;
-        Ok((got.bytes, if verified { got.bytes } else { 0 }, ended))
+        let bytes = got.bytes;
+        drop(got);
+        self.took(travelled);
+        Ok((bytes, if verified { bytes } else { 0 }, ended))
+    }
+
+    fn took(&mut self, travelled: Travelled) {
+        let all = self.tally.travelled.into_iter().chain([travelled]);
+        self.tally.travelled = all.reduce(Travelled::weaker);
     }
 
     async fn put(&mut self, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {
         let key = format!("put/{}/{}-{}", self.cell.size, self.number, turn % PUT_KEYS);
         let put = self.client.put_object(&self.bucket, &key).part_bytes(self.cell.size);
-        let put = put.body(self.body.clone()).send().await?;
+        let put = put.body(self.buffer.slice(..)?).send().await?;
+        self.took(Travelled { path: put.path, strength: put.strength });
         let verified = if put.verified.is_whole() { put.bytes } else { 0 };
         Ok((put.bytes, verified, Instant::now()))
     }

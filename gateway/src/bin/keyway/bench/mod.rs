@@ -15,7 +15,7 @@ use keyway_client::{Client, RetryPolicy};
 use std::io::IsTerminal as _;
 
 use self::load::{Cell, Measured, Operation, Target};
-use crate::client::Connection;
+use crate::client::{Connection, Transfer};
 use crate::output;
 
 /// Measures an S3 service, and others beside it in the same run.
@@ -28,6 +28,8 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
+    #[command(flatten)]
+    transfer: Transfer,
     /// What the service at --endpoint is called in the table.
     #[arg(long, default_value = "keyway")]
     name: String,
@@ -142,7 +144,7 @@ impl Args {
         let connections = self.concurrency.iter().copied().max().unwrap_or(1).max(64);
         let client = |connection: &Connection| -> anyhow::Result<Client> {
             let builder = connection.builder()?.retry(RetryPolicy::NONE);
-            Ok(builder.connections_max(connections).build()?)
+            Ok(self.transfer.apply(builder).connections_max(connections).build()?)
         };
         let mut targets = vec![Target {
             name: self.name.clone(),

@@ -45,9 +45,10 @@ impl Measured {
             Operation::Get | Operation::Put => self.cell.size / 1024,
         };
         format!(
-            "IoType: {io_type} XferType: HTTP Threads: {} DataSetSize: {data_kib}/{dataset_kib}(KiB) \
+            "IoType: {io_type} XferType: {} Threads: {} DataSetSize: {data_kib}/{dataset_kib}(KiB) \
              IOSize: {io_kib}(KiB) Throughput: {:.6} GiB/sec, Avg_Latency: {:.6} usecs ops: {} \
              total_time {:.6} secs",
+            self.travelled.path.as_str().to_uppercase(),
             self.cell.workers,
             self.gib() / self.seconds(),
             self.latencies.mean_us(),
@@ -60,6 +61,8 @@ impl Measured {
         let per_gib = |cpu: Duration| (self.bytes > 0).then(|| cpu.as_secs_f64() / self.gib());
         json!({
             "target": self.target,
+            "path": self.travelled.path,
+            "strength": self.travelled.strength,
             "operation": format!("{:?}", self.cell.operation).to_lowercase(),
             "size": self.cell.size,
             "concurrency": self.cell.workers,
