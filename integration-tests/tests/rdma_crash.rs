@@ -154,7 +154,11 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
     client.put_object(BUCKET, "small").body(payload(1, SMALL_BYTES)).send().await?;
     client.put_object(BUCKET, "large").body(object.clone()).send().await?;
     server.settles().await?;
-    let at_first = (kernel_holds("rxe0")?, kernel_holds("rxe1")?);
+    // The client keeps buffers registered for a while, which is not about sessions.
+    let held = || -> Result<(String, String)> {
+        Ok((kernel_holds("rxe0")?, without_regions(&kernel_holds("rxe1")?)))
+    };
+    let at_first = held()?;
 
     let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let watching = tokio::spawn(bystander(client.clone(), Arc::clone(&stop), Arc::clone(&served)));
@@ -191,12 +195,9 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
 
     // Transfers, buffers and sessions: nothing is left but what was there at first.
     server.settles().await?;
-    eventually(|| {
-        let now = (kernel_holds("rxe0"), kernel_holds("rxe1"));
-        match &now {
-            (Ok(node), Ok(clients)) if (node, clients) == (&at_first.0, &at_first.1) => Ok(()),
-            _ => Err(format!("the kernel holds {now:?}, at first {at_first:?}")),
-        }
+    eventually(|| match held() {
+        Ok(now) if now == at_first => Ok(()),
+        now => Err(format!("the kernel holds {now:?}, at first {at_first:?}")),
     })
     .await?;
     let mut whole = 0;
@@ -211,6 +212,16 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
     tells_nothing(&server.log()?, &secrets).context("the server's log")?;
     tells_nothing(&std::fs::read_to_string(dir.join("victims.log"))?, &secrets)?;
     kernel_is_idle()
+}
+
+/// What the kernel holds of an adapter, but for its registrations.
+fn without_regions(held: &str) -> String {
+    let fields: Vec<&str> = held.split_whitespace().collect();
+    let kept = fields.iter().enumerate().filter(|(at, field)| {
+        let of_regions = at.checked_sub(1).is_some_and(|before| fields[before] == "mr");
+        **field != "mr" && !of_regions
+    });
+    kept.map(|(_, field)| *field).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether the object is there; if so, all of it must be.
@@ -248,7 +259,7 @@ impl Watched {
     }
 }
 
-/// How a transfer ended under which somebody died.
+/// How transfers ended under which somebody died.
 #[derive(Default, Debug)]
 struct Ends {
     succeeded: u64,
@@ -257,19 +268,66 @@ struct Ends {
 }
 
 impl Ends {
-    fn count(&mut self, error: Option<&ClientError>) {
-        match error {
-            None => self.succeeded += 1,
-            Some(ClientError::Deadline) => self.timed_out += 1,
-            Some(error) => {
+    /// Counts an end; that it is one which a caller can make sense of.
+    fn count(&mut self, ended: &Result<(), ClientError>) -> Result<()> {
+        match ended {
+            Ok(()) => self.succeeded += 1,
+            Err(ClientError::Deadline) => self.timed_out += 1,
+            Err(
+                ClientError::PathUnavailable { .. }
+                | ClientError::Rdma(_)
+                | ClientError::Connect { .. }
+                | ClientError::Transport(_),
+            ) => self.failed += 1,
+            // The gateway lives, its node does not.
+            Err(ClientError::Service(refused)) if refused.status.is_server_error() => {
                 self.failed += 1;
-                println!(
-                    "  {error}: {:?}",
-                    std::error::Error::source(error).map(ToString::to_string)
-                );
+            }
+            Err(error) => bail!("a death is told as {error:?}"),
+        }
+        Ok(())
+    }
+}
+
+/// Whom a transfer is made by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// By RDMA, or not at all.
+    Strict,
+    /// Over HTTP in the end, after retries that last longer than a restart.
+    Patient,
+    /// Gives up before that.
+    Hasty(Duration),
+}
+
+/// One PUT of the object under a key of its own, or a GET of the large one; and the buffer, which
+/// was given back.
+async fn transfer(
+    client: Client,
+    caller: Caller,
+    put: Option<String>,
+    object: Arc<Vec<u8>>,
+) -> Result<(HostBuffer, Result<(), ClientError>)> {
+    let mut buffer = HostBuffer::zeroed(object.len())?;
+    let deadline = if let Caller::Hasty(deadline) = caller { deadline } else { PATIENCE };
+    let ended = match put {
+        Some(key) => {
+            buffer.bytes_mut()?.copy_from_slice(&object);
+            let put = client.put_object(BUCKET, &key).body(buffer.slice(..)?);
+            put.deadline(deadline).send().await.map(drop)
+        }
+        None => {
+            let get = client.get_object(BUCKET, "large").deadline(deadline);
+            match get.into(buffer.slice_mut(..)?).await {
+                Ok(got) => {
+                    ensure!(got.target[..] == object[..], "wrong bytes, said to be right");
+                    Ok(())
+                }
+                Err(failed) => Err(failed.error),
             }
         }
-    }
+    };
+    Ok((buffer, ended))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,56 +342,38 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     let mut tap = Wiretap::of(&split.gateway.url)?;
     let client = builder(&tap.url).build()?;
     client.create_bucket(BUCKET).await?;
-    let object = payload(3, OBJECT_BYTES);
-    client.put_object(BUCKET, "large").body(object.clone()).send().await?;
+    let object = Arc::new(payload(3, OBJECT_BYTES));
+    client.put_object(BUCKET, "large").body(object.to_vec()).send().await?;
+    let at_first = kernel_holds("rxe0")?;
 
     let (mut watched, mut ends) = (Watched::default(), Ends::default());
     let started = Instant::now();
     for cycle in 0..cycles {
-        let (kills_gateway, puts) = (cycle % 2 == 0, cycle % 3 == 1);
+        let kills_gateway = cycle % 2 == 0;
+        let put = (cycle % 3 == 1).then(|| format!("put-{cycle}"));
         let dies = Duration::from_millis(random.u64(..DEATH_WITHIN_MS));
-        // Some callers have less patience than a restart takes.
-        let deadline = (cycle % 4 == 2).then(|| Duration::from_millis(random.u64(300..1_500)));
+        let (caller, by) = match cycle % 5 {
+            2 => (Caller::Hasty(Duration::from_millis(random.u64(200..900))), client.clone()),
+            4 => (Caller::Patient, patient(&tap.url)?),
+            _ => (Caller::Strict, client.clone()),
+        };
         tap.clear();
-        let (key, caller, bytes) = (format!("put-{cycle}"), client.clone(), object.clone());
-        let sent = key.clone();
-        let transfer = tokio::spawn(async move {
-            let mut buffer = HostBuffer::zeroed(OBJECT_BYTES)?;
-            let ended: Result<(), ClientError> = if puts {
-                buffer.bytes_mut()?.copy_from_slice(&bytes);
-                let mut put = caller.put_object(BUCKET, &sent).body(buffer.slice(..)?);
-                if let Some(deadline) = deadline {
-                    put = put.deadline(deadline);
-                }
-                put.send().await.map(drop).map_err(|failed| failed.into())
-            } else {
-                let mut get = caller.get_object(BUCKET, "large");
-                if let Some(deadline) = deadline {
-                    get = get.deadline(deadline);
-                }
-                match get.into(buffer.slice_mut(..)?).await {
-                    Ok(got) => {
-                        ensure!(got.target[..] == bytes[..], "wrong bytes, said to be right");
-                        Ok(())
-                    }
-                    Err(failed) => Err(failed.error),
-                }
-            };
-            Ok((buffer, ended))
-        });
+        let transfer = tokio::spawn(transfer(by, caller, put.clone(), Arc::clone(&object)));
         tokio::time::timeout(PATIENCE, tap.passes()).await.context("no token went by")?;
+        // This is the moment that the seed has chosen.
         tokio::time::sleep(dies).await;
         let process = if kills_gateway { &mut split.gateway } else { &mut split.node };
         process.kill();
         tokio::task::block_in_place(|| process.restart())?;
         let ended = tokio::time::timeout(PATIENCE, transfer).await;
         let (buffer, ended) = ended.context("the transfer did not end")???;
-        ends.count(ended.as_ref().err());
+        ends.count(&ended)?;
+        let gave_up = caller == Caller::Patient && ended.is_err();
+        ensure!(!gave_up, "cycle {cycle}: retries did not help: {ended:?}");
         watched.add(buffer).with_context(|| format!("cycle {cycle}"))?;
 
-        let recovered = recovers(&client, &object).await;
-        recovered.with_context(|| format!("cycle {cycle}, gateway: {kills_gateway}"))?;
-        if puts {
+        recovers(&client, &object).await.with_context(|| format!("cycle {cycle}: {ended:?}"))?;
+        if let Some(key) = put {
             let is_there = is_whole(&client, &key, &object).await?;
             ensure!(is_there || ended.is_err(), "{key} was acknowledged and is gone");
         }
@@ -341,6 +381,11 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     }
     println!("{cycles} kills of gateway or node in {:?}: {ends:?}", started.elapsed());
     split.node.settles().await?;
+    eventually(|| match kernel_holds("rxe0") {
+        Ok(now) if now == at_first => Ok(()),
+        now => Err(format!("for the node the kernel holds {now:?}, at first {at_first:?}")),
+    })
+    .await?;
     watched.check()?;
     drop(client);
     split.gateway.terminate()?;
@@ -349,6 +394,15 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     tells_nothing(&split.gateway.log()?, &secrets).context("the gateway's log")?;
     tells_nothing(&split.node.log()?, &secrets).context("the node's log")?;
     kernel_is_idle()
+}
+
+/// A client for whom the transfer matters more than the path.
+fn patient(url: &str) -> Result<Client> {
+    let (attempts_max, pause) = (12, Duration::from_secs(1));
+    let retry = RetryPolicy { attempts_max, backoff_base: pause, backoff_max: 2 * pause };
+    // Any strength will do over HTTP.
+    let builder = builder(url).require_strength(KeyStrength::Http).path(PathPolicy::Auto);
+    Ok(builder.retry(retry).build()?)
 }
 
 /// Reads until it succeeds; whatever it succeeds with is right.
@@ -374,38 +428,56 @@ async fn no_log_tells_a_key() -> Result<()> {
     }
     let dir = tempfile::tempdir()?;
     let mut server = serve(dir.path(), "trace")?;
-    let tap = Wiretap::of(&server.url)?;
+    let mut secrets = talkative(&server.url).await?;
+    server.terminate()?;
+    let mut split = Split::start(dir.path(), "trace")?;
+    secrets.extend(talkative(&split.gateway.url).await?);
+    split.gateway.terminate()?;
+    split.node.terminate()?;
+
+    ensure!(secrets.len() > 40, "only {} secrets went by", secrets.len());
+    // That the search finds something, and that there is something to be searched.
+    let token = secrets.iter().find(|secret| secret.starts_with("kw1:")).context("a token")?;
+    let key = token.rsplit(':').next().context("its key")?;
+    for planted in [token, key, &key.to_uppercase(), SECRET_KEY] {
+        let found = tells_nothing(&format!("DEBUG said: \"{planted}\""), &secrets);
+        ensure!(found.is_err(), "the search is blind");
+    }
+    for (whose, log) in [
+        ("the server", server.log()?),
+        ("the gateway", split.gateway.log()?),
+        ("the node", split.node.log()?),
+        ("the client", std::fs::read_to_string(client_log())?),
+    ] {
+        let lines = |level: &str| log.lines().filter(|line| line.contains(level)).count();
+        let (trace, debug) = (lines(" TRACE "), lines(" DEBUG "));
+        println!("{whose}: {trace} lines of trace, {debug} of debug, {} secrets", secrets.len());
+        ensure!(debug > 0, "{whose} logged no detail; the last lines:\n{}", tail(&log, 20));
+        tells_nothing(&log, &secrets).context(whose)?;
+    }
+    kernel_is_idle()
+}
+
+/// Transfers of all kinds, failures included: those are what logs are for. The secrets of it.
+async fn talkative(url: &str) -> Result<BTreeSet<String>> {
+    let tap = Wiretap::of(url)?;
     let client = builder(&tap.url).build()?;
     client.create_bucket(BUCKET).await?;
     for bytes in [1, 100_000, 3 << 20] {
         client.put_object(BUCKET, "object").body(payload(4, bytes)).send().await?;
         client.get_object(BUCKET, "object").bytes().await?;
     }
-    // Failures are what logs are for.
     let missing = client.get_object(BUCKET, "missing").bytes().await;
-    ensure!(missing.is_err_and(|error| error.is_not_found()));
+    ensure!(missing.is_err_and(|error| error.is_not_found()), "there is none");
     let mut memory = HostBuffer::zeroed(OBJECT_BYTES)?;
     client.put_object(BUCKET, "large").body(payload(4, OBJECT_BYTES)).send().await?;
     let late = client.get_object(BUCKET, "large").deadline(Duration::from_millis(200));
+    let mut said = format!("{client:?}");
     if let Err(failed) = late.into(memory.slice_mut(..)?).await {
-        println!("given up: {failed:?}");
-        tells_nothing(&format!("{failed:?} {failed}"), &tap.secrets())?;
+        said.push_str(&format!("\n{failed:?}\n{failed}"));
     }
-    tells_nothing(&format!("{client:?}"), &tap.secrets())?;
-    drop(client);
-    server.terminate()?;
-
-    let secrets = tap.secrets();
-    ensure!(secrets.len() > 20, "only {} secrets went by", secrets.len());
-    let (servers, clients) = (server.log()?, std::fs::read_to_string(client_log())?);
-    // That the search finds something, and that there was something to be searched.
-    ensure!(servers.contains("TRACE") && clients.contains("TRACE"), "nothing was traced");
-    let one = secrets.iter().find(|secret| secret.starts_with("kw1:")).context("a token")?;
-    ensure!(tells_nothing(&format!("got {one}"), &secrets).is_err(), "the search is blind");
-    println!("{} secrets in {} MB of logs", secrets.len(), (servers.len() + clients.len()) >> 20);
-    tells_nothing(&servers, &secrets).context("the server's log")?;
-    tells_nothing(&clients, &secrets).context("the client's log")?;
-    kernel_is_idle()
+    tells_nothing(&said, &tap.secrets()).context("what the client shows of itself")?;
+    Ok(tap.secrets())
 }
 
 /// No word of a text is one of the secrets, and no part of it a token.
