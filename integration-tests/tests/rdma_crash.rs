@@ -51,8 +51,10 @@ const CYCLES: u64 = 15;
 /// What is being moved when somebody dies. Emulated links take most of a second for it.
 const OBJECT_BYTES: usize = 12 << 20;
 const SMALL_BYTES: usize = 200_000;
-/// The latest moment of a death, after the first token went by.
+/// The latest moment of most deaths, after the first token went by: amid the bytes.
 const DEATH_WITHIN_MS: u64 = 500;
+/// Of the others: about when they have all moved.
+const LATE_DEATH_WITHIN_MS: u64 = 2_000;
 /// How long anything may take, here.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Buffers that are watched for late bytes after they were given back.
@@ -125,6 +127,13 @@ fn victim(dir: &Path, url: &str, arguments: &[&str]) -> Result<Child> {
         .spawn()?)
 }
 
+/// When somebody dies.
+fn moment(random: &mut Rng) -> Duration {
+    let is_late = random.u8(..4) == 0;
+    let within_ms = if is_late { LATE_DEATH_WITHIN_MS } else { DEATH_WITHIN_MS };
+    Duration::from_millis(random.u64(..within_ms))
+}
+
 /// Kills a client a moment after its first token went by; whether it was at work then.
 async fn kill_after(mut child: Child, tap: &mut Wiretap, delay: Duration) -> Result<bool> {
     tokio::time::timeout(PATIENCE, tap.passes()).await.context("no token went by")?;
@@ -171,8 +180,7 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
         let target = format!("s3://{BUCKET}/put-{cycle}");
         let get = victim(dir, &get_tap.url, &["get", &format!("s3://{BUCKET}/large"), "got"])?;
         let put = victim(dir, &put_tap.url, &["put", "object", &target])?;
-        let mut moment = || Duration::from_millis(random.u64(..DEATH_WITHIN_MS));
-        let (get_dies, put_dies) = (moment(), moment());
+        let (get_dies, put_dies) = (moment(&mut random), moment(&mut random));
         let (got, put) = tokio::join!(
             kill_after(get, &mut get_tap, get_dies),
             kill_after(put, &mut put_tap, put_dies)
@@ -351,7 +359,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     for cycle in 0..cycles {
         let kills_gateway = cycle % 2 == 0;
         let put = (cycle % 3 == 1).then(|| format!("put-{cycle}"));
-        let dies = Duration::from_millis(random.u64(..DEATH_WITHIN_MS));
+        let dies = moment(&mut random);
         let (caller, by) = match cycle % 5 {
             2 => (Caller::Hasty(Duration::from_millis(random.u64(200..900))), client.clone()),
             4 => (Caller::Patient, patient(&tap.url)?),
