@@ -18,12 +18,14 @@
     reason = "a test may give up, and speak"
 )]
 
+#[path = "rdma_crash/caller.rs"]
+mod caller;
 #[path = "rdma_crash/service.rs"]
 mod service;
 #[path = "rdma_crash/wiretap.rs"]
 mod wiretap;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -34,13 +36,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
 use keyway_client::{
-    Client, ClientBuilder, ClientError, Credentials, HostBuffer, PathPolicy, RdmaConfig,
-    RetryPolicy,
+    Client, ClientBuilder, Credentials, HostBuffer, PathPolicy, RdmaConfig, RetryPolicy,
 };
 use keyway_integration_tests::seed::{knob, payload, seed};
 use keyway_integration_tests::skip::skipped;
 use keyway_proto::{KeyStrength, TransferPath};
 
+use caller::{Caller, Ends, Watched, transfer};
 use service::{
     ACCESS_KEY, SECRET_KEY, Split, command, eventually, kernel_holds, kernel_is_idle, serve, tail,
 };
@@ -57,9 +59,6 @@ const DEATH_WITHIN_MS: u64 = 500;
 const LATE_DEATH_WITHIN_MS: u64 = 2_000;
 /// How long anything may take, here.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Buffers that are watched for late bytes after they were given back.
-const WATCHED_MAX: usize = 15;
-const CANARY: u8 = 0xc5;
 
 /// Our own part of the log, and all of the client's library.
 const OURS: &str = "info,keyway=trace";
@@ -244,100 +243,6 @@ async fn is_whole(client: &Client, key: &str, expected: &[u8]) -> Result<bool> {
     }
 }
 
-/// Buffers that were given back, overwritten since, and must not change any more.
-#[derive(Default)]
-struct Watched(VecDeque<HostBuffer>);
-
-impl Watched {
-    /// Takes a buffer that a transfer gave back.
-    fn add(&mut self, mut buffer: HostBuffer) -> Result<()> {
-        buffer.bytes_mut().context("the buffer is back, but lent")?.fill(CANARY);
-        self.0.push_back(buffer);
-        self.check()?;
-        self.0.drain(..self.0.len().saturating_sub(WATCHED_MAX));
-        Ok(())
-    }
-
-    fn check(&self) -> Result<()> {
-        for buffer in &self.0 {
-            let late = buffer.bytes()?.iter().position(|byte| *byte != CANARY);
-            ensure!(late.is_none(), "a byte landed at {late:?} after the buffer's release");
-        }
-        Ok(())
-    }
-}
-
-/// How transfers ended under which somebody died.
-#[derive(Default, Debug)]
-struct Ends {
-    succeeded: u64,
-    timed_out: u64,
-    failed: u64,
-}
-
-impl Ends {
-    /// Counts an end; that it is one which a caller can make sense of.
-    fn count(&mut self, ended: &Result<(), ClientError>) -> Result<()> {
-        match ended {
-            Ok(()) => self.succeeded += 1,
-            Err(ClientError::Deadline) => self.timed_out += 1,
-            Err(
-                ClientError::PathUnavailable { .. }
-                | ClientError::Rdma(_)
-                | ClientError::Connect { .. }
-                | ClientError::Transport(_),
-            ) => self.failed += 1,
-            // The gateway lives, its node does not.
-            Err(ClientError::Service(refused)) if refused.status.is_server_error() => {
-                self.failed += 1;
-            }
-            Err(error) => bail!("a death is told as {error:?}"),
-        }
-        Ok(())
-    }
-}
-
-/// Whom a transfer is made by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Caller {
-    /// By RDMA, or not at all.
-    Strict,
-    /// Over HTTP in the end, after retries that last longer than a restart.
-    Patient,
-    /// Gives up before that.
-    Hasty(Duration),
-}
-
-/// One PUT of the object under a key of its own, or a GET of the large one; and the buffer, which
-/// was given back.
-async fn transfer(
-    client: Client,
-    caller: Caller,
-    put: Option<String>,
-    object: Arc<Vec<u8>>,
-) -> Result<(HostBuffer, Result<(), ClientError>)> {
-    let mut buffer = HostBuffer::zeroed(object.len())?;
-    let deadline = if let Caller::Hasty(deadline) = caller { deadline } else { PATIENCE };
-    let ended = match put {
-        Some(key) => {
-            buffer.bytes_mut()?.copy_from_slice(&object);
-            let put = client.put_object(BUCKET, &key).body(buffer.slice(..)?);
-            put.deadline(deadline).send().await.map(drop)
-        }
-        None => {
-            let get = client.get_object(BUCKET, "large").deadline(deadline);
-            match get.into(buffer.slice_mut(..)?).await {
-                Ok(got) => {
-                    ensure!(got.target[..] == object[..], "wrong bytes, said to be right");
-                    Ok(())
-                }
-                Err(failed) => Err(failed.error),
-            }
-        }
-    };
-    Ok((buffer, ended))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     if !is_here("a_killed_gateway_or_node_costs_no_byte") {
@@ -366,14 +271,14 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
             _ => (Caller::Strict, client.clone()),
         };
         tap.clear();
-        let transfer = tokio::spawn(transfer(by, caller, put.clone(), Arc::clone(&object)));
+        let under_way = tokio::spawn(transfer(by, caller, put.clone(), Arc::clone(&object)));
         tokio::time::timeout(PATIENCE, tap.passes()).await.context("no token went by")?;
         // This is the moment that the seed has chosen.
         tokio::time::sleep(dies).await;
         let process = if kills_gateway { &mut split.gateway } else { &mut split.node };
         process.kill();
         tokio::task::block_in_place(|| process.restart())?;
-        let ended = tokio::time::timeout(PATIENCE, transfer).await;
+        let ended = tokio::time::timeout(PATIENCE, under_way).await;
         let (buffer, ended) = ended.context("the transfer did not end")???;
         ends.count(&ended)?;
         let gave_up = caller == Caller::Patient && ended.is_err();

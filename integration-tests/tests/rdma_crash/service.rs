@@ -129,14 +129,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
-        if std::thread::panicking() {
-            eprintln!(
-                "--- the end of {}'s log\n{}\n---",
-                self.name,
-                tail(&self.log().unwrap_or_default(), 60)
-            );
+        // A test that went well has asked it to end.
+        if self.child.is_some() {
+            let log = self.log().unwrap_or_default();
+            eprintln!("--- the end of {}'s log\n{}\n---", self.name, tail(&log, 40));
         }
+        self.kill();
     }
 }
 
