@@ -4,7 +4,7 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma crash-rdma shell-rdma check bench fuzz doc crash deploy build rust clients
+.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench fuzz doc crash deploy build rust clients
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,13 +18,15 @@ test: rust clients ## Run every test: unit, conformance, model, crash, malformed
 test-rdma: rust ## Run the tests that need an RDMA adapter, in a virtual machine with soft-RoCE
 	@integration-tests/rdma/test.sh $(if $(RXE),--rxe $(RXE)) $(TESTS) -- $(ARGS)
 
-crash-rdma: rust ## Kill clients, gateways and nodes 200 times each amid RDMA transfers; RXE, CYCLES=n
-	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=$(if $(filter command line,$(origin CYCLES)),$(CYCLES),200) \
-	  integration-tests/rdma/test.sh $(if $(RXE),--rxe $(RXE)) rdma_crash -- --nocapture
-
 shell-rdma: ## Open a shell in that machine; RXE=fixed for the patched module
 	@integration-tests/rdma/tools.sh
 	@integration-tests/rdma/machine.sh $(if $(RXE),--rxe $(RXE)) --shell
+
+bench-rdma: rust ## Links and keys beside perftest, in the soft-RoCE machine (RXE=fixed)
+	@integration-tests/rdma/bench.sh --rxe $(or $(RXE),fixed)
+
+crash-rdma: rust ## Kill clients, gateways and nodes amid RDMA transfers, 200 times each
+	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=200 integration-tests/rdma/test.sh --rxe $(or $(RXE),fixed) rdma_crash
 
 check: rust ## Formatting, lints, licences, layering, tidiness
 	@$(SCRIPTS)/check.sh

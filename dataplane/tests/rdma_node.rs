@@ -8,197 +8,26 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use keyway_auth::grant::{Grant, GrantError, GrantKey, GrantKeyId, Sealer};
-use keyway_dataplane::store::StoreConfig;
+use keyway_auth::grant::{GrantError, GrantKey, GrantKeyId, Sealer};
 use keyway_dataplane::{
-    AccessMode, DirectError, LocalNode, NodeConfig, RdmaConfig, SessionError, StorageNode,
-    TransferError, Transferred,
+    DirectError, RdmaConfig, SessionError, StorageNode, TransferError, Transferred,
 };
-use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut};
-use keyway_fabric::verbs::{Access, Armed, Device, Domain, Link, LinkShape, Port};
-use keyway_proto::key::{Direction, Relinquished};
+use keyway_fabric::memory::HostBuffer;
+use keyway_fabric::verbs::{Domain, LinkShape};
+use keyway_proto::key::Relinquished;
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
-    GetPlan, KeyStrength, NodeId, Piece, PutPlan, RemoteWindow, SessionId, SessionOwner,
-    SessionRequest, SessionSelector, SessionToken, TenantId, TransferId, TransferPath,
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DirectPlan, DirectWork, GetPlan,
+    KeyStrength, NodeId, Piece, RemoteWindow, SessionId, SessionRequest, SessionSelector,
+    SessionToken, TenantId,
 };
-use keyway_rpc::convert;
-use keyway_sys::verbs::Verbs;
 
-const NODE: NodeId = NodeId(1);
-const MIB: usize = 1 << 20;
+#[path = "rdma_node/rig.rs"]
+mod rig;
 
-/// A node on the machine's first port, and the second port for its clients.
-struct Rig {
-    node: Arc<LocalNode>,
-    port: Port,
-    _dir: tempfile::TempDir,
-}
-
-async fn rig() -> Option<Rig> {
-    rig_with(RdmaConfig::default()).await
-}
-
-async fn rig_with(rdma: RdmaConfig) -> Option<Rig> {
-    let verbs = match Verbs::load() {
-        Ok(verbs) => Arc::new(verbs),
-        Err(error) => return missing(&error.to_string()),
-    };
-    let names = verbs.device_names().unwrap_or_default();
-    let [first, second, ..] = &names[..] else {
-        return missing("no two RDMA devices here");
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let store = StoreConfig {
-        dir: dir.path().join("store"),
-        capacity_bytes: Some(400 << 20),
-        volume_bytes: 64 << 20,
-        ..StoreConfig::default()
-    };
-    let rdma = RdmaConfig { mode: AccessMode::Require, devices: vec![first.clone()], ..rdma };
-    let config = NodeConfig { id: NODE, store, rdma, ..NodeConfig::default() };
-    let node = LocalNode::open(config).await.unwrap();
-    let port = Port::open(&Device::open(&verbs, second).unwrap(), 1).unwrap();
-    Some(Rig { node, port, _dir: dir })
-}
-
-/// Outside of the machine a test is skipped; in it, the adapters must be there.
-fn missing<T>(why: &str) -> Option<T> {
-    assert!(std::env::var_os("KEYWAY_RXE").is_none(), "{why}");
-    println!("skipped: {why}; make test-rdma runs this in its machine");
-    None
-}
-
-fn owner(tenant: u64) -> SessionOwner {
-    SessionOwner { tenant: TenantId(tenant), access_key: format!("key-{tenant}").into() }
-}
-
-/// A client with a session.
-struct Client {
-    session: SessionId,
-    owner: SessionOwner,
-    link: Link,
-}
-
-impl Rig {
-    async fn client(&self, tenant: u64) -> Client {
-        let domain = Domain::new(self.port.device()).unwrap();
-        let pending = self.port.link(&domain, LinkShape::client(4)).unwrap();
-        let request = SessionRequest {
-            node: NODE,
-            rail: 0,
-            client: pending.address(),
-            windows: 4,
-            strengths: vec![KeyStrength::Window],
-        };
-        let owner = owner(tenant);
-        let offer = self.node.open_session(owner.clone(), request).await.unwrap();
-        assert_eq!(offer.strength, KeyStrength::Window);
-        let link = pending.connect(&offer.server).unwrap();
-        Client { session: offer.session, owner, link }
-    }
-
-    async fn sealer(&self) -> Sealer {
-        Sealer::new(&self.node.sealing_key().await.unwrap().key)
-    }
-
-    async fn seal(&self, plan: &DirectPlan) -> Vec<u8> {
-        seal_with(&self.sealer().await, NODE, plan, 30_000)
-    }
-
-    async fn execute(&self, plan: &DirectPlan) -> Transferred {
-        self.node.transfer(self.seal(plan).await.into()).await
-    }
-
-    /// Stores bytes through a session, window and all.
-    async fn put(&self, client: &Client, bytes: &[u8]) -> Vec<ChunkSpec> {
-        let (mut buffer, length) = (HostBuffer::from(bytes.to_vec()), bytes.len());
-        let slice = buffer.slice(..length).unwrap();
-        let mut armed = client.lend(slice).await;
-        let chunks: Vec<_> = chunk_lengths(length as u64)
-            .map(|length| ChunkSpec { id: ChunkId::generate(), length })
-            .collect();
-        let plan = client.put_plan(&[armed.remote()], &chunks);
-        let Transferred { moved, key } = self.execute(&plan).await;
-        let receipt = moved.unwrap();
-        assert_eq!(key, Relinquished::Invalidated);
-        assert_eq!((receipt.bytes, receipt.path), (length as u64, TransferPath::VerbsHost));
-        let sum = Checksum::of(ChecksumKind::Crc64Nvme, bytes);
-        assert_eq!(receipt.digests.value(ChecksumKind::Crc64Nvme), Some(&sum));
-        armed.invalidated().await.unwrap();
-        chunks
-    }
-
-    async fn is_clean(&self) {
-        let stats = self.node.stats();
-        assert_eq!((stats.transfers, stats.waiting), (0, 0));
-        assert_eq!(stats.pool.leased_bytes, 0, "a lease leaked");
-    }
-}
-
-impl Client {
-    async fn lend(&self, slice: HostSlice) -> Armed<HostSlice> {
-        let registration = self.link.domain().register(slice.exact_anchor(), Access::Windows);
-        let (address, length) = (slice.address(), slice.len() as u32);
-        let armed = self.link.arm(slice, registration.unwrap(), address, length, Direction::Read);
-        armed.await.map_err(|(error, _)| error).unwrap()
-    }
-
-    async fn borrow(&self, slice: HostSliceMut) -> Armed<HostSliceMut> {
-        let registration = self.link.domain().register(slice.exact_anchor(), Access::Windows);
-        let (address, length) = (slice.address(), slice.len() as u32);
-        let armed = self.link.arm(slice, registration.unwrap(), address, length, Direction::Write);
-        armed.await.map_err(|(error, _)| error).unwrap()
-    }
-
-    fn plan(&self, windows: &[RemoteWindow], work: DirectWork) -> DirectPlan {
-        let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
-        DirectPlan { owner: self.owner.clone(), target, work }
-    }
-
-    fn put_plan(&self, windows: &[RemoteWindow], chunks: &[ChunkSpec]) -> DirectPlan {
-        let plan = PutPlan {
-            transfer: TransferId::generate(),
-            tenant: self.owner.tenant,
-            chunks: chunks.to_vec(),
-            digests: crc(),
-        };
-        self.plan(windows, DirectWork::Put(plan))
-    }
-
-    fn get_plan(&self, windows: &[RemoteWindow], pieces: Vec<Piece>) -> DirectPlan {
-        let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
-        self.plan(windows, DirectWork::Get(GetPlan { transfer, tenant, pieces }, crc()))
-    }
-}
-
-fn crc() -> DigestSet {
-    [ChecksumKind::Crc64Nvme].into_iter().collect()
-}
-
-fn whole(chunks: &[ChunkSpec]) -> Vec<Piece> {
-    let piece = |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
-    chunks.iter().map(piece).collect()
-}
-
-fn seal_with(sealer: &Sealer, node: NodeId, plan: &DirectPlan, life_ms: u64) -> Vec<u8> {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    sealer.seal(&Grant {
-        node,
-        session: plan.session(),
-        tenant: plan.owner.tenant,
-        expiry_ms: now_ms + life_ms,
-        nonce: TransferId::generate().to_bytes(),
-        plan: &convert::direct_plan_bytes(plan),
-    })
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[3]).collect()
-}
+use rig::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_go_there_and_back() {
@@ -335,8 +164,7 @@ async fn a_lie_about_sizes_harms_the_liar() {
     let mut buffer = HostBuffer::zeroed(MIB).unwrap();
     let mut armed = client.borrow(buffer.slice_mut(..4096).unwrap()).await;
     let lie = RemoteWindow { length: MIB as u32, ..armed.remote() };
-    let Transferred { moved, key } =
-        rig.execute(&client.get_plan(&[lie], whole(&chunks))).await;
+    let Transferred { moved, key } = rig.execute(&client.get_plan(&[lie], whole(&chunks))).await;
     assert!(matches!(moved, Err(DirectError::Link(_))), "{moved:?}");
     assert_eq!(key, Relinquished::Fenced);
     armed.fence().await;

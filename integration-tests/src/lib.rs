@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aws;
+pub mod rdma;
 pub mod s3;
 pub mod seed;
 pub mod server;

@@ -16,8 +16,8 @@ use super::fetch::{Fetch, State};
 use crate::error::{ClientError, Malformed};
 use crate::http::Answer;
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target,
-    Ticket, Travelled, transact,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
+    Travelled, transact,
 };
 
 /// What an attempt led to.
@@ -152,9 +152,7 @@ impl Fetch {
             Outcome::Answered(answer) => {
                 self.answered(answer, wanted, ticket, &mut memory, state).await
             }
-            Outcome::Failed(error) => {
-                self.failed_direct(error, &ticket, state)
-            }
+            Outcome::Failed(error) => self.failed_direct(error, &ticket, state),
         };
         if memory.unsplit(target).is_err() {
             unreachable!("the front of a slice meets its rest");

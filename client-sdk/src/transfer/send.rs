@@ -95,7 +95,7 @@ struct Sending<'a> {
 
 /// What an attempt by RDMA led to.
 enum Lent {
-    Done(Answer, Travelled),
+    Done(Box<Answer>, Travelled),
     /// It has to go over HTTP.
     Over(Fallback),
     /// The service does not know the session.
@@ -151,7 +151,7 @@ impl Sending<'_> {
                 rdma.moved(&ticket, moved.bytes);
                 let travelled = Travelled::by_rdma(HostSlice::PATH, &ticket, self.fallbacks);
                 self.meter.add(moved.bytes);
-                Lent::Done(answer, travelled)
+                Lent::Done(Box::new(answer), travelled)
             }
             Outcome::Answered(answer) => self.answered(answer, &ticket).await?,
             Outcome::Failed(error) => {

@@ -202,7 +202,9 @@ impl StorageNode for LocalNode {
         match tokio::spawn(execute(needs, accepted, abandoned)).await {
             Ok(transferred) => transferred,
             // The task panicked or the runtime stops: nobody knows.
-            Err(_) => Transferred { moved: Err(DirectError::Cancelled), key: Relinquished::Unknown },
+            Err(_) => {
+                Transferred { moved: Err(DirectError::Cancelled), key: Relinquished::Unknown }
+            }
         }
     }
 

@@ -28,7 +28,12 @@ pub struct NodeConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { id: NodeId(1), store: StoreConfig::default(), engine: EngineConfig::default(), rdma: RdmaConfig::default() }
+        Self {
+            id: NodeId(1),
+            store: StoreConfig::default(),
+            engine: EngineConfig::default(),
+            rdma: RdmaConfig::default(),
+        }
     }
 }
 

@@ -25,15 +25,15 @@ use crate::node::{DirectError, SealingKey, SessionError, TransferError, Transfer
 /// give. One that is not among them comes from a newer node, and is told in general words.
 const REASONS: &[&str] = &[
     MALFORMED,
-    "the plan is for another session",
-    "the plan is for another tenant",
-    "the plan does not fit the windows",
-    "the plan moves no bytes",
-    "more windows than the session has",
-    "the link layers differ",
-    "the address families differ",
-    "no key strength that both ends can do",
-    "the number of windows is out of bounds",
+    "the plan is malformed",
+    "the plan is not the grant's",
+    "the bytes do not fit the windows",
+    "a chunk's length is out of bounds",
+    "nothing is left to read",
+    "the plan is longer than its chunks",
+    "the address is malformed",
+    "no key strength in common",
+    "another kind of network",
 ];
 /// The message says nothing that this node understands.
 pub(super) const MALFORMED: &str = "the message is malformed";

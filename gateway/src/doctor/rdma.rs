@@ -7,7 +7,8 @@ use super::{Finding, PathChoice, chain};
 
 const DEVICES: &str =
     "objects travel over HTTP; RDMA needs an adapter and rdma-core's libraries (libibverbs)";
-const WEAKER: &str = "keys are weaker than windows; an adapter with type-2B memory windows gives more";
+const WEAKER: &str =
+    "keys are weaker than windows; an adapter with type-2B memory windows gives more";
 const NONE: &str = "the port failed its self-test: objects travel over HTTP";
 
 /// One finding per port, and the path that a client of this host would get.
@@ -30,7 +31,8 @@ pub(super) async fn findings() -> (Vec<Finding>, PathChoice) {
 
 fn finding(port: &PortReport) -> Finding {
     let PortReport { name, firmware, info, has_windows, found } = port;
-    let firmware = if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
+    let firmware =
+        if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
     let windows = if *has_windows { "type-2B windows" } else { "no windows" };
     let mut text = format!(
         "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}{firmware}; self-test: {found}",
@@ -57,9 +59,8 @@ fn path(ports: &[PortReport]) -> PathChoice {
             name: "verbs-host",
             because: format!("{name} gives keys of strength {strength} over host memory"),
         },
-        None => PathChoice {
-            name: "http",
-            because: "no RDMA port passed its self-test".to_owned(),
-        },
+        None => {
+            PathChoice { name: "http", because: "no RDMA port passed its self-test".to_owned() }
+        }
     }
 }

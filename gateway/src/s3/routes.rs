@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use keyway_dataplane::TransferError;
@@ -109,14 +109,16 @@ impl ControlRoute {
     }
 }
 
-/// The request's document, whose bytes the signature covers.
+/// The request's document, whose bytes the signature covers. A presigned URL's does not: its
+/// payload is unsigned, whatever a header says that is added later.
 ///
 /// # Errors
 /// `InvalidRequest` for one that is not signed, `EntityTooLarge`, and those of a body that
 /// breaks or is not the one that was signed.
 async fn document(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
     let is_hash = |value: &HeaderValue| hex::decode(value.as_bytes()).is_ok_and(|h| h.len() == 32);
-    if !headers.get(CONTENT_SHA256).is_some_and(is_hash) {
+    let hashed = headers.get(CONTENT_SHA256).is_some_and(is_hash);
+    if !hashed || !headers.contains_key(AUTHORIZATION) {
         return Err(Failure::refuse(
             S3ErrorCode::InvalidRequest,
             "The body must be signed: x-amz-content-sha256 must be its SHA-256.",

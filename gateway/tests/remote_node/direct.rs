@@ -31,6 +31,8 @@ struct Direct {
     grants: Grants,
     session: SessionId,
     line: JoinHandle<()>,
+    /// Serves for as long as it is there.
+    _served: Served<DirectNode>,
 }
 
 /// A node behind the network, and a line to it that can be cut.
@@ -40,12 +42,13 @@ async fn direct() -> Direct {
     let served = Served::start(&pki, Arc::clone(&node), "127.0.0.1:0").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let far = served.address;
     let line = tokio::spawn(async move {
         let mut streams = tokio::task::JoinSet::new();
         while let Ok((mut near, _)) = listener.accept().await {
-            let mut far = TcpStream::connect(served.address).await.unwrap();
+            let mut other = TcpStream::connect(far).await.unwrap();
             streams.spawn(async move {
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut other).await;
             });
         }
     });
@@ -53,7 +56,7 @@ async fn direct() -> Direct {
     let nodes = Nodes::single(Arc::clone(&remote) as Arc<dyn StorageNode>);
     let offer = remote.open_session(owner(), session_request(ID)).await.unwrap();
     let session = offer.session;
-    Direct { pki, node, remote, grants: Grants::new(&nodes), session, line }
+    Direct { pki, node, remote, grants: Grants::new(&nodes), session, line, _served: served }
 }
 
 impl Direct {

@@ -154,6 +154,10 @@ async fn reserved_names_are_not_buckets() {
     let response = Wire::connect(running.address).await.get("/_keyway/v1/session").await;
     assert_eq!(response.status, 404);
     assert_eq!(response.header("content-type"), Some("application/json"));
+    // Those that are there want a signature.
+    for path in ["/_keyway/v1/rails", "/_keyway/v1/sessions", "/_keyway/v1/sessions/1"] {
+        assert_eq!(Wire::connect(running.address).await.get(path).await.status, 403, "{path}");
+    }
     let unsigned = Wire::connect(running.address).await.get("/bucket/key").await;
     assert_eq!(unsigned.status, 403);
     let id = unsigned.header("x-amz-request-id").unwrap();

@@ -1,8 +1,8 @@
 //! Sealed grants: nothing but the sealed bytes themselves is accepted, and those once.
 #![no_main]
 
-use keyway_auth::grant::{Grant, GrantKey, GrantKeyId, Sealer, SessionId, Verifier};
-use keyway_proto::{NodeId, TenantId};
+use keyway_auth::grant::{Grant, GrantKey, GrantKeyId, Sealer, Verifier};
+use keyway_proto::{NodeId, SessionId, TenantId};
 use libfuzzer_sys::fuzz_target;
 
 const NOW_MS: u64 = 1_800_000_000_000;

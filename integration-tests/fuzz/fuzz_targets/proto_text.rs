@@ -2,7 +2,8 @@
 #![no_main]
 
 use keyway_proto::{
-    BucketName, Checksum, ChecksumKind, ChunkId, ObjectKey, RdmaToken, UploadId, VersionId,
+    BucketName, Checksum, ChecksumKind, ChunkId, ObjectKey, RdmaToken, SessionId, SessionToken,
+    UploadId, VersionId,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -16,6 +17,13 @@ fuzz_target!(|text: &str| {
     if let Ok(token) = text.parse::<RdmaToken>() {
         assert_eq!(token.encode(), text);
         assert!(!format!("{token:?}").contains(&text[..25]), "a token shows itself");
+    }
+    if let Ok(token) = text.parse::<SessionToken>() {
+        assert_eq!(token.encode(), text);
+        assert!(!format!("{token:?}").contains(&text[20..]), "a token shows itself");
+    }
+    if let Ok(id) = text.parse::<SessionId>() {
+        assert_eq!(id.to_string(), text);
     }
     if let Ok(id) = text.parse::<VersionId>() {
         assert_eq!(VersionId::from_bytes(id.to_bytes()), id);

@@ -25,6 +25,24 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(message) = schema::Chunk::decode(bytes) {
         let _ = convert::chunk_spec(&message);
     }
+    if let Ok(plan) = convert::direct_plan(bytes) {
+        assert_eq!(convert::direct_plan(&convert::direct_plan_bytes(&plan)), Ok(plan));
+    }
+    if let Ok(message) = schema::OpenSessionRequest::decode(bytes)
+        && let Ok((owner, request)) = convert::session_request(&message)
+    {
+        let again = convert::open_session_request(&owner, &request).expect("it was understood");
+        assert_eq!(convert::session_request(&again), Ok((owner, request)));
+    }
+    if let Ok(message) = schema::CloseSessionsRequest::decode(bytes)
+        && let Ok(selector) = convert::session_selector(&message)
+    {
+        let again = convert::close_sessions_request(NodeId(1), &selector);
+        assert_eq!(convert::session_selector(&again), Ok(selector));
+    }
+    if let Ok(message) = schema::TransferReply::decode(bytes) {
+        let _ = convert::relinquished(message.key());
+    }
     if let Ok(chunks) = convert::chunk_ids(bytes) {
         assert_eq!(convert::pack_chunk_ids(&chunks), bytes);
     }

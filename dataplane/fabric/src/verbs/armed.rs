@@ -117,7 +117,7 @@ impl<M: Send + 'static> Armed<M> {
             return Ok(());
         }
         let outcome = match &mut self.key {
-            Key::Window { slot, .. } => self.link.revoke(*slot).await,
+            Key::Window { slot, .. } => self.link.revoke(*slot, self.window.key).await,
             Key::Registration(registration) => {
                 let registration = registration.take();
                 // Unpinning is slow for large memory. The task cannot be cancelled once it runs.

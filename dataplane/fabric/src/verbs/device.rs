@@ -210,9 +210,8 @@ impl Device {
         let mut attributes = PortAttr::default();
         // SAFETY: the context is open; the structure is at least as long as the one that this
         // symbol fills.
-        let code = unsafe {
-            (self.verbs.query_port)(self.context.as_ptr(), number, &raw mut attributes)
-        };
+        let code =
+            unsafe { (self.verbs.query_port)(self.context.as_ptr(), number, &raw mut attributes) };
         if code != 0 {
             return Err(call_error("ibv_query_port", code).into());
         }

@@ -72,7 +72,8 @@ impl Domain {
         pool: &LeasePool,
     ) -> Result<Arc<Registration>, VerbsError> {
         let region = pool.region();
-        let memory = Anchor { base: region.base(), bytes: region.bytes(), owner: Arc::new(pool.clone()) };
+        let memory =
+            Anchor { base: region.base(), bytes: region.bytes(), owner: Arc::new(pool.clone()) };
         self.register(memory, Access::Local)
     }
 

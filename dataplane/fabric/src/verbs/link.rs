@@ -13,9 +13,9 @@ use keyway_proto::{QpAddress, RemoteKey, RemoteWindow};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::domain::{Domain, Registration};
+use super::link_state::LinkState;
 use super::port::{Command, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
-use super::link_state::LinkState;
 use super::work::{Held, Reply, Request, Verb};
 use super::{Armed, VerbsError};
 use crate::memory::Lease;
@@ -253,9 +253,9 @@ impl Link {
         &self.shared.domain
     }
 
-    pub(super) async fn revoke(&self, slot: usize) -> Result<(), LinkError> {
+    pub(super) async fn revoke(&self, slot: usize, key: RemoteKey) -> Result<(), LinkError> {
         let (reply, revoked) = oneshot::channel();
-        self.submit(1, vec![Verb::Revoke { slot }], Reply::Revoke(reply)).await?;
+        self.submit(1, vec![Verb::Revoke { slot, key }], Reply::Revoke(reply)).await?;
         self.answer(revoked).await
     }
 

@@ -49,6 +49,12 @@ enum SlotState {
     Revoking { registration: Arc<Registration> },
 }
 
+impl SlotState {
+    fn is_bound_under(&self, wanted: RemoteKey) -> bool {
+        matches!(self, Self::Bound { key, .. } if RemoteKey(*key) == wanted)
+    }
+}
+
 impl LinkState {
     pub(super) fn new(
         id: u32,
@@ -92,10 +98,11 @@ impl LinkState {
         reply: Reply,
         permit: OwnedSemaphorePermit,
     ) -> Result<(), LinkError> {
-        if let [Verb::Revoke { slot }] = verbs[..]
-            && let SlotState::Free = self.slots[slot].state
+        if let [Verb::Revoke { slot, key }] = verbs[..]
+            && !self.slots[slot].state.is_bound_under(key)
         {
-            // The peer's invalidation was faster. A second one must not be posted.
+            // The peer's invalidation was faster. A second one must not be posted, and the slot
+            // may be another lend's by now.
             reply.revoked();
             return Ok(());
         }
@@ -168,7 +175,7 @@ impl LinkState {
                 slot.state = SlotState::Binding { key, registration: Arc::clone(registration) };
                 *verb = Verb::Binding { slot: at };
             }
-            Verb::Revoke { slot } => {
+            Verb::Revoke { slot, .. } => {
                 let slot = &mut self.slots[*slot];
                 request.opcode = abi::WR_LOCAL_INV;
                 if let SlotState::Bound { key, registration, .. } =
@@ -194,7 +201,7 @@ impl LinkState {
             (Reply::Bind(reply), [Verb::Binding { slot }]) => {
                 return self.bound(*slot, reply, permit);
             }
-            (Reply::Revoke(reply), [Verb::Revoke { slot }]) => {
+            (Reply::Revoke(reply), [Verb::Revoke { slot, .. }]) => {
                 self.free_slot(*slot)?;
                 let _ = reply.send(Ok(()));
             }
@@ -229,7 +236,11 @@ impl LinkState {
         }
         // Nobody waits: the key never left, so it can be revoked without a race.
         let (reply, _) = oneshot::channel();
-        self.post_work(vec![Verb::Revoke { slot: at }], Reply::Revoke(reply), permit)
+        self.post_work(
+            vec![Verb::Revoke { slot: at, key: RemoteKey(key) }],
+            Reply::Revoke(reply),
+            permit,
+        )
     }
 
     /// A message arrived: only invalidations are expected.

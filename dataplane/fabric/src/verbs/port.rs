@@ -10,8 +10,8 @@ use keyway_proto::{Gid, LinkLayer, PathMtu};
 use parking_lot::Mutex;
 
 use super::device::{GidAt, GidKind};
-use super::queue::CompletionQueue;
 use super::link_state::LinkState;
+use super::queue::CompletionQueue;
 use super::reactor::Reactor;
 use super::undertaker::Undertaker;
 use super::waker::Waker;
@@ -126,8 +126,13 @@ impl Port {
         let waker = Arc::new(Waker::new().map_err(failed)?);
         let (commands, queue) = crossbeam_channel::unbounded();
         let undertaker = Undertaker::start(&info.device).map_err(failed)?;
-        let reactor =
-            Reactor::new(Arc::clone(device), Arc::clone(&cq), Arc::clone(&waker), queue, undertaker);
+        let reactor = Reactor::new(
+            Arc::clone(device),
+            Arc::clone(&cq),
+            Arc::clone(&waker),
+            queue,
+            undertaker,
+        );
         let name = format!("kw-{}/{number}", info.device);
         let thread = std::thread::Builder::new().name(name).spawn(move || reactor.run());
         let thread = thread.map_err(failed)?;
@@ -207,8 +212,7 @@ impl PortShared {
 }
 
 fn describe(device: &Device, number: u8) -> Result<PortInfo, VerbsError> {
-    let unusable =
-        |why| VerbsError::NoPort { device: device.name().to_owned(), port: number, why };
+    let unusable = |why| VerbsError::NoPort { device: device.name().to_owned(), port: number, why };
     if !(1..=device.ports()).contains(&number) {
         return Err(unusable("no such port"));
     }

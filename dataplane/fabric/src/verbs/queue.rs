@@ -93,11 +93,7 @@ impl CompletionQueue {
         let (mut cq, mut context) = (null_mut::<Cq>(), null_mut::<c_void>());
         // SAFETY: the channel lives and is non-blocking; an event of it is of this queue.
         while unsafe {
-            (self.device.verbs().get_cq_event)(
-                self.channel.as_ptr(),
-                &raw mut cq,
-                &raw mut context,
-            )
+            (self.device.verbs().get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut context)
         } == 0
         {
             // SAFETY: one event was taken.
@@ -275,7 +271,8 @@ impl QueuePair {
     /// Posts receives without memory: they take messages that carry an invalidation alone.
     pub(super) fn receive(&self, id: u64, count: u32) -> Result<(), VerbsError> {
         for _ in 0..count {
-            let mut request = RecvWr { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+            let mut request =
+                RecvWr { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
             let mut bad = null_mut();
             // SAFETY: the request lives during the call and names no memory.
             let code = unsafe {
@@ -337,7 +334,8 @@ impl Window {
     pub(super) const BINDS_MAX: u32 = 255;
 
     pub(super) fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
-        let unsupported = || call_error("ibv_alloc_mw", rustix::io::Errno::OPNOTSUPP.raw_os_error());
+        let unsupported =
+            || call_error("ibv_alloc_mw", rustix::io::Errno::OPNOTSUPP.raw_os_error());
         let alloc = domain.device().ops().alloc_mw.ok_or_else(unsupported)?;
         // SAFETY: the domain lives.
         let mw = unsafe { alloc(domain.pd().as_ptr(), abi::MW_TYPE_2) };

@@ -237,9 +237,9 @@ impl Bench {
 
     /// Whether the bytes of a window's length from `from` on all have this value.
     fn expect(&self, from: usize, value: u8) -> bool {
-        self.buffer.bytes().is_ok_and(|bytes| {
-            bytes[from..from + WINDOW_BYTES].iter().all(|byte| *byte == value)
-        })
+        self.buffer
+            .bytes()
+            .is_ok_and(|bytes| bytes[from..from + WINDOW_BYTES].iter().all(|byte| *byte == value))
     }
 }
 

@@ -40,14 +40,15 @@ impl Undertaker {
     pub(super) fn start(device: &str) -> io::Result<Self> {
         // Bounded by the links there are.
         let (tasks, queue) = crossbeam_channel::unbounded();
-        let thread = std::thread::Builder::new().name(format!("kw-end-{device}")).spawn(move || {
-            for task in queue {
-                match task {
-                    Task::Bury(burial) => bury(*burial),
-                    Task::Drop(held) => drop(held),
+        let thread =
+            std::thread::Builder::new().name(format!("kw-end-{device}")).spawn(move || {
+                for task in queue {
+                    match task {
+                        Task::Bury(burial) => bury(*burial),
+                        Task::Drop(held) => drop(held),
+                    }
                 }
-            }
-        })?;
+            })?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
 

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keyway_proto::{RemoteKey, RemoteWindow};
 use keyway_proto::key::Direction;
+use keyway_proto::{RemoteKey, RemoteWindow};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Registration;
@@ -39,7 +39,7 @@ pub(super) enum Verb {
     Heartbeat,
     Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
     Binding { slot: usize },
-    Revoke { slot: usize },
+    Revoke { slot: usize, key: RemoteKey },
 }
 
 /// Who waits for it.

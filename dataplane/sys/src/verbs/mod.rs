@@ -105,8 +105,8 @@ impl Verbs {
     /// [`NativeError::Call`] when there is a device and it cannot be opened.
     pub fn open(&self, wanted: &str) -> Result<Option<*mut Context>, NativeError> {
         let opened = self.each_device(|device, name| {
-            // SAFETY: the device is of a list that is not freed yet.
             (name == wanted).then(|| {
+                // SAFETY: the device is of a list that is not freed yet.
                 let context = unsafe { (self.open_device)(device) };
                 if context.is_null() { Err(last_error("ibv_open_device")) } else { Ok(context) }
             })

@@ -92,7 +92,9 @@ impl Transfer {
 
 /// Reasons and counts, for JSON.
 pub(crate) fn fallbacks(fallbacks: &Fallbacks) -> serde_json::Value {
-    let counted = fallbacks.iter().map(|(reason, count)| (reason.to_string(), serde_json::Value::from(count)));
+    let counted = fallbacks
+        .iter()
+        .map(|(reason, count)| (reason.to_string(), serde_json::Value::from(count)));
     counted.collect::<serde_json::Map<_, _>>().into()
 }
 

@@ -37,7 +37,7 @@ impl RemoteNode {
             return Err(SessionError::NoSuchRail);
         }
         let message = convert::open_session_request(owner, request)
-            .ok_or(SessionError::Incompatible("no key strength that both ends can do"))?;
+            .ok_or(SessionError::Incompatible("no key strength in common"))?;
         let reply = self.answer(self.control.clone().open_session(message)).await;
         let reply = reply.map_err(|error| SessionError::Unreachable(error.to_string().into()))?;
         opened(self.id, reply.get_ref())

@@ -6,7 +6,7 @@ use keyway_proto::{KeyStrength, LinkLayer, NodeId, Rail, SessionOffer, SessionRe
 
 use super::Direct;
 use crate::direct_node::{SESSIONS_MAX, session_request};
-use crate::fixture::{OTHER_KEY, Reply, signer_of};
+use crate::fixture::{OTHER_KEY, Reply, signer, signer_of};
 
 const SESSIONS: &str = "/_keyway/v1/sessions";
 
@@ -100,6 +100,16 @@ async fn the_document_must_be_signed() {
     let request = json(&session_request(NodeId(1)));
     let unsigned = direct.server.post(SESSIONS).body(request.clone()).payload(Payload::Unsigned);
     unsigned.send().await.refused(400, "InvalidRequest");
+    let uri = format!("http://{}{SESSIONS}", direct.server.address).parse().unwrap();
+    let (none, now) = (http::HeaderMap::new(), jiff::Timestamp::now());
+    let hour = std::time::Duration::from_secs(3600);
+    let uri = signer().presign(&http::Method::POST, &uri, &none, hour, now).unwrap();
+    let mut presigned = direct.server.post(SESSIONS).body(request.clone()).request();
+    *presigned.uri_mut() = uri;
+    // The hash stays: a header that a presigned URL does not cover.
+    presigned.headers_mut().remove("authorization");
+    presigned.headers_mut().remove("x-amz-date");
+    direct.server.send(presigned).await.refused(400, "InvalidRequest");
     let anonymous = direct.server.post(SESSIONS).body(request.clone()).anonymous();
     anonymous.send().await.refused(403, "AccessDenied");
     let mut exchanged = direct.server.post(SESSIONS).body(request.clone()).request();

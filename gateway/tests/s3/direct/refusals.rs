@@ -10,7 +10,7 @@ use keyway_proto::{NodeId, SessionId, SessionToken};
 
 use super::{Direct, moved, nothing_moved, open};
 use crate::direct_node::{Fault, refusals};
-use crate::fixture::{OTHER_KEY, signer_of};
+use crate::fixture::{OTHER_KEY, signer, signer_of};
 
 async fn with_object() -> Direct {
     let direct = Direct::start().await;
@@ -29,6 +29,16 @@ async fn a_token_that_is_not_signed_is_refused() {
         let reply = call.unsigned_header("x-amz-rdma-token", &token.encode()).send().await;
         nothing_moved(&reply.refused(403, "AccessDenied"), "quiet");
     }
+    // One that is added to a presigned URL.
+    let uri = format!("http://{}/bucket/key", direct.server.address).parse().unwrap();
+    let (none, now) = (http::HeaderMap::new(), jiff::Timestamp::now());
+    let minute = Duration::from_secs(60);
+    let uri = signer().presign(&http::Method::GET, &uri, &none, minute, now).unwrap();
+    let added = direct.server.get("/bucket/key").anonymous();
+    let mut added = added.unsigned_header("x-amz-rdma-token", &token.encode()).request();
+    *added.uri_mut() = uri;
+    let reply = direct.server.send(added).await.refused(403, "AccessDenied");
+    nothing_moved(&reply, "quiet");
     // One that is signed, and exchanged for another afterwards.
     let (other, other_buffer) = direct.node.arm(direct.session, &[3]);
     let mut request = direct.get("/bucket/key", &token).request();

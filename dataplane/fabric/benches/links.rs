@@ -1,0 +1,163 @@
+//! What a link moves, and what a key of its own costs each transfer.
+//!
+//! Two ports of this machine, a client's and a node's, as in a real transfer. Per size, in
+//! turns: *bare*, WRITEs under one window that stays; *keyed*, a window bound, written, and
+//! invalidated by the node with the last message, for each. The difference is the key's cost.
+//! `make bench-rdma` runs it beside perftest's `ib_write_bw` on the same link.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may give up, and speaks")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use keyway_fabric::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool};
+use keyway_fabric::verbs::{
+    Access, Armed, Batch, Device, Domain, Link, LinkShape, Port, Registration,
+};
+use keyway_proto::RemoteWindow;
+use keyway_proto::key::Direction;
+use keyway_sys::verbs::Verbs;
+
+const MIB: usize = 1 << 20;
+const SIZES: [usize; 5] = [4 << 10, 64 << 10, MIB, 4 * MIB, 16 * MIB];
+/// Bytes of one WRITE, as the engine posts them.
+const WRITE_BYTES: usize = 256 << 10;
+/// Time for each way of each size.
+const TIME: Duration = Duration::from_secs(2);
+/// Turns of the two ways, so that a machine that drifts drifts for both.
+const TURNS: u32 = 4;
+
+struct Rig {
+    client: Link,
+    node: Link,
+    leases: Arc<Registration>,
+    source: Bytes,
+    buffer: HostBuffer,
+}
+
+fn main() {
+    let Some((first, second)) = ports() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let mut rig = Rig::new(&first, &second);
+        println!("{:>9}  {:>10}  {:>10}  {:>12}", "bytes", "bare MB/s", "keyed MB/s", "key's cost");
+        for bytes in SIZES {
+            let (mut bare, mut keyed) = (Rate::default(), Rate::default());
+            for _ in 0..TURNS {
+                rig.bare(bytes, &mut bare).await;
+                rig.keyed(bytes, &mut keyed).await;
+            }
+            let (bare, keyed) = (bare.seconds_each(), keyed.seconds_each());
+            println!(
+                "{bytes:>9}  {:>10.1}  {:>10.1}  {:>5.0} us {:>4.1}%",
+                bytes as f64 / bare / 1e6,
+                bytes as f64 / keyed / 1e6,
+                (keyed - bare) * 1e6,
+                (keyed - bare) / keyed * 100.0,
+            );
+        }
+    });
+}
+
+#[derive(Default)]
+struct Rate {
+    transfers: u32,
+    time: Duration,
+}
+
+impl Rate {
+    fn seconds_each(&self) -> f64 {
+        self.time.as_secs_f64() / f64::from(self.transfers)
+    }
+}
+
+impl Rig {
+    fn new(client_port: &Port, node_port: &Port) -> Self {
+        let client_domain = Domain::new(client_port.device()).unwrap();
+        let node_domain = Domain::new(node_port.device()).unwrap();
+        let client = client_port.link(&client_domain, LinkShape::client(4)).unwrap();
+        let node = node_port.link(&node_domain, LinkShape::NODE).unwrap();
+        let (to_client, to_node) = (client.address(), node.address());
+        let (client, node) = (client.connect(&to_node).unwrap(), node.connect(&to_client).unwrap());
+        let pool = LeasePool::new(8 * MIB).unwrap();
+        let leases = node_domain.register_pool(&pool).unwrap();
+        let mut lease = pool.try_lease(LeaseClass::Unit).unwrap();
+        lease.fill(0x5a);
+        let source = lease.into_bytes(0..WRITE_BYTES);
+        let mut buffer = HostBuffer::zeroed(SIZES[SIZES.len() - 1]).unwrap();
+        buffer.bytes_mut().unwrap().fill(1);
+        Self { client, node, leases, source, buffer }
+    }
+
+    /// A window over the first `bytes`, in a registration of just these.
+    async fn arm(&mut self, registration: &Arc<Registration>, bytes: usize) -> Armed<HostSliceMut> {
+        let slice = self.buffer.slice_mut(..bytes).unwrap();
+        let (address, length) = (slice.address(), bytes as u32);
+        let armed =
+            self.client.arm(slice, Arc::clone(registration), address, length, Direction::Write);
+        armed.await.map_err(|(error, _)| error).unwrap()
+    }
+
+    fn register(&mut self, bytes: usize) -> Arc<Registration> {
+        let anchor = self.buffer.slice_mut(..bytes).unwrap().exact_anchor();
+        self.client.domain().register(anchor, Access::Windows).unwrap()
+    }
+
+    fn writes(&self, window: RemoteWindow) -> Batch {
+        let mut batch = Batch::default();
+        let total = window.length as usize;
+        for at in (0..total).step_by(WRITE_BYTES) {
+            let bytes = self.source.slice(..WRITE_BYTES.min(total - at));
+            batch.write(&self.leases, bytes, window.address + at as u64, window.key);
+        }
+        batch
+    }
+
+    async fn bare(&mut self, bytes: usize, rate: &mut Rate) {
+        let registration = self.register(bytes);
+        let mut armed = self.arm(&registration, bytes).await;
+        let window = armed.remote();
+        let begun = Instant::now();
+        while begun.elapsed() < TIME / TURNS {
+            self.node.post(self.writes(window)).await.unwrap();
+            rate.transfers += 1;
+        }
+        rate.time += begun.elapsed();
+        armed.revoke().await.unwrap();
+    }
+
+    async fn keyed(&mut self, bytes: usize, rate: &mut Rate) {
+        let registration = self.register(bytes);
+        let begun = Instant::now();
+        while begun.elapsed() < TIME / TURNS {
+            let mut armed = self.arm(&registration, bytes).await;
+            let window = armed.remote();
+            let mut batch = self.writes(window);
+            batch.invalidate(window.key);
+            self.node.post(batch).await.unwrap();
+            armed.invalidated().await.unwrap();
+            rate.transfers += 1;
+        }
+        rate.time += begun.elapsed();
+    }
+}
+
+fn ports() -> Option<(Port, Port)> {
+    let skipped =
+        |why: String| println!("skipped: {why}; make bench-rdma runs this in its machine");
+    let verbs = match Verbs::load() {
+        Ok(verbs) => Arc::new(verbs),
+        Err(error) => {
+            skipped(error.to_string());
+            return None;
+        }
+    };
+    let names = verbs.device_names().unwrap_or_default();
+    let [first, second, ..] = &names[..] else {
+        skipped("no two RDMA devices here".to_owned());
+        return None;
+    };
+    let open = |name: &str| Port::open(&Device::open(&verbs, name).unwrap(), 1).unwrap();
+    Some((open(first), open(second)))
+}

@@ -1,0 +1,142 @@
+use std::fmt::Write as _;
+use std::mem::{offset_of, size_of};
+use std::process::Command;
+
+use super::*;
+
+macro_rules! layout {
+    ($out:ident, $rust:ty, $c:literal, size; $($field:ident $(. $sub:ident)* = $member:literal),*) => {
+        writeln!($out, "{} sizeof {}", $c, size_of::<$rust>()).unwrap();
+        layout!($out, $rust, $c; $($field $(. $sub)* = $member),*);
+    };
+    ($out:ident, $rust:ty, $c:literal; $($field:ident $(. $sub:ident)* = $member:literal),*) => {
+        $(writeln!($out, "{} {} {}", $c, $member, offset_of!($rust, $field $(. $sub)*)).unwrap();)*
+    };
+}
+
+/// Every size and offset that the tables rely on: `type member offset` a line.
+fn ours() -> String {
+    let mut out = String::new();
+    layout!(out, DeviceAttr, "struct ibv_device_attr", size; max_mr_size = "max_mr_size",
+        device_cap_flags = "device_cap_flags", max_mw = "max_mw", phys_port_cnt = "phys_port_cnt");
+    layout!(out, PortAttr, "struct ibv_port_attr", size; lid = "lid", link_layer = "link_layer");
+    layout!(out, GidEntry, "struct ibv_gid_entry", size; gid_type = "gid_type");
+    layout!(out, Context, "struct ibv_context"; ops.alloc_mw = "ops.alloc_mw",
+        ops.dealloc_mw = "ops.dealloc_mw", ops.poll_cq = "ops.poll_cq",
+        ops.req_notify_cq = "ops.req_notify_cq", ops.post_send = "ops.post_send",
+        ops.post_recv = "ops.post_recv", async_fd = "async_fd");
+    layout!(out, Mr, "struct ibv_mr", size; lkey = "lkey", rkey = "rkey");
+    layout!(out, Mw, "struct ibv_mw", size; rkey = "rkey");
+    layout!(out, CompChannel, "struct ibv_comp_channel", size; fd = "fd");
+    layout!(out, Cq, "struct ibv_cq"; cqe = "cqe");
+    layout!(out, Qp, "struct ibv_qp"; qp_num = "qp_num");
+    layout!(out, QpInitAttr, "struct ibv_qp_init_attr", size; cap = "cap", qp_type = "qp_type");
+    layout!(out, QpAttr, "struct ibv_qp_attr", size; ah_attr = "ah_attr",
+        ah_attr.dlid = "ah_attr.dlid", pkey_index = "pkey_index", port_num = "port_num",
+        rnr_retry = "rnr_retry");
+    layout!(out, SendWr, "struct ibv_send_wr", size; opcode = "opcode",
+        invalidate_rkey = "invalidate_rkey", rdma.remote_addr = "wr.rdma.remote_addr",
+        rdma.rkey = "wr.rdma.rkey", bind_mw.mw = "bind_mw.mw", bind_mw.rkey = "bind_mw.rkey",
+        bind_mw.mr = "bind_mw.bind_info.mr", bind_mw.addr = "bind_mw.bind_info.addr",
+        bind_mw.length = "bind_mw.bind_info.length",
+        bind_mw.access = "bind_mw.bind_info.mw_access_flags");
+    layout!(out, RecvWr, "struct ibv_recv_wr", size; num_sge = "num_sge");
+    layout!(out, Sge, "struct ibv_sge", size; lkey = "lkey");
+    layout!(out, Wc, "struct ibv_wc", size; invalidated_rkey = "invalidated_rkey",
+        wc_flags = "wc_flags", sl = "sl");
+    layout!(out, AsyncEvent, "struct ibv_async_event", size; event_type = "event_type");
+    for (name, value) in CONSTANTS {
+        writeln!(out, "constant {name} {value}").unwrap();
+    }
+    out
+}
+
+/// The header's constants under its own names.
+const CONSTANTS: [(&str, i64); 45] = [
+    ("IBV_DEVICE_MEM_WINDOW_TYPE_2A", DEVICE_MEM_WINDOW_TYPE_2A as i64),
+    ("IBV_DEVICE_MEM_WINDOW_TYPE_2B", DEVICE_MEM_WINDOW_TYPE_2B as i64),
+    ("IBV_PORT_ACTIVE", PORT_ACTIVE as i64),
+    ("IBV_LINK_LAYER_INFINIBAND", LINK_LAYER_INFINIBAND as i64),
+    ("IBV_LINK_LAYER_ETHERNET", LINK_LAYER_ETHERNET as i64),
+    ("IBV_GID_TYPE_IB", GID_TYPE_IB as i64),
+    ("IBV_GID_TYPE_ROCE_V1", GID_TYPE_ROCE_V1 as i64),
+    ("IBV_GID_TYPE_ROCE_V2", GID_TYPE_ROCE_V2 as i64),
+    ("IBV_MW_TYPE_2", MW_TYPE_2 as i64),
+    ("IBV_ACCESS_LOCAL_WRITE", ACCESS_LOCAL_WRITE as i64),
+    ("IBV_ACCESS_REMOTE_WRITE", ACCESS_REMOTE_WRITE as i64),
+    ("IBV_ACCESS_REMOTE_READ", ACCESS_REMOTE_READ as i64),
+    ("IBV_ACCESS_MW_BIND", ACCESS_MW_BIND as i64),
+    ("IBV_QPT_RC", QPT_RC as i64),
+    ("IBV_QPS_INIT", QPS_INIT as i64),
+    ("IBV_QPS_RTR", QPS_RTR as i64),
+    ("IBV_QPS_RTS", QPS_RTS as i64),
+    ("IBV_QPS_ERR", QPS_ERR as i64),
+    ("IBV_QP_STATE", QP_STATE as i64),
+    ("IBV_QP_ACCESS_FLAGS", QP_ACCESS_FLAGS as i64),
+    ("IBV_QP_PKEY_INDEX", QP_PKEY_INDEX as i64),
+    ("IBV_QP_PORT", QP_PORT as i64),
+    ("IBV_QP_AV", QP_AV as i64),
+    ("IBV_QP_PATH_MTU", QP_PATH_MTU as i64),
+    ("IBV_QP_TIMEOUT", QP_TIMEOUT as i64),
+    ("IBV_QP_RETRY_CNT", QP_RETRY_CNT as i64),
+    ("IBV_QP_RNR_RETRY", QP_RNR_RETRY as i64),
+    ("IBV_QP_RQ_PSN", QP_RQ_PSN as i64),
+    ("IBV_QP_MAX_QP_RD_ATOMIC", QP_MAX_QP_RD_ATOMIC as i64),
+    ("IBV_QP_MIN_RNR_TIMER", QP_MIN_RNR_TIMER as i64),
+    ("IBV_QP_SQ_PSN", QP_SQ_PSN as i64),
+    ("IBV_QP_MAX_DEST_RD_ATOMIC", QP_MAX_DEST_RD_ATOMIC as i64),
+    ("IBV_QP_DEST_QPN", QP_DEST_QPN as i64),
+    ("IBV_WR_RDMA_WRITE", WR_RDMA_WRITE as i64),
+    ("IBV_WR_RDMA_READ", WR_RDMA_READ as i64),
+    ("IBV_WR_LOCAL_INV", WR_LOCAL_INV as i64),
+    ("IBV_WR_BIND_MW", WR_BIND_MW as i64),
+    ("IBV_WR_SEND_WITH_INV", WR_SEND_WITH_INV as i64),
+    ("IBV_SEND_SIGNALED", SEND_SIGNALED as i64),
+    ("IBV_WC_LOC_ACCESS_ERR", WC_LOC_ACCESS_ERR as i64),
+    ("IBV_WC_REM_ACCESS_ERR", WC_REM_ACCESS_ERR as i64),
+    ("IBV_WC_RETRY_EXC_ERR", WC_RETRY_EXC_ERR as i64),
+    ("IBV_WC_RNR_RETRY_EXC_ERR", WC_RNR_RETRY_EXC_ERR as i64),
+    ("IBV_WC_WITH_INV", WC_WITH_INV as i64),
+    ("IBV_EVENT_QP_ACCESS_ERR", EVENT_QP_ACCESS_ERR as i64),
+];
+
+/// Goal: our layouts are the header's. Method: the C compiler prints its own.
+#[test]
+fn layouts_are_those_of_the_header() {
+    let ours = ours();
+    let mut program = String::from(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+    );
+    for line in ours.lines() {
+        let (rest, _) = line.rsplit_once(' ').unwrap();
+        let (kind, member) = rest.rsplit_once(' ').unwrap();
+        let value = match member {
+            constant if kind == "constant" => constant.to_owned(),
+            "sizeof" => format!("sizeof({kind})"),
+            member => format!("offsetof({kind}, {member})"),
+        };
+        writeln!(program, "printf(\"%s %zu\\n\", \"{rest}\", (size_t){value});").unwrap();
+    }
+    program.push_str("return 0; }\n");
+    let folder = std::env::temp_dir().join(format!("keyway-layout-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
+    std::fs::write(&source, program).unwrap();
+    let compiled = Command::new("cc").arg(&source).arg("-o").arg(&binary).output();
+    let theirs = match compiled {
+        Ok(output) if output.status.success() => {
+            String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap()
+        }
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("infiniband/verbs.h") => {
+            println!("skipped: infiniband/verbs.h is not installed");
+            ours.clone()
+        }
+        Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => {
+            println!("skipped: no C compiler: {error}");
+            ours.clone()
+        }
+    };
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(ours, theirs);
+}
