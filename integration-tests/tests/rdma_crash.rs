@@ -38,8 +38,8 @@ use fastrand::Rng;
 use keyway_client::{
     Client, ClientBuilder, Credentials, HostBuffer, PathPolicy, RdmaConfig, RetryPolicy,
 };
+use keyway_integration_tests::rdma;
 use keyway_integration_tests::seed::{knob, payload, seed};
-use keyway_integration_tests::skip::skipped;
 use keyway_proto::{KeyStrength, TransferPath};
 
 use caller::{Caller, Ends, Watched, transfer};
@@ -62,15 +62,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Our own part of the log, and all of the client's library.
 const OURS: &str = "info,keyway=trace";
-
-/// Where there is no adapter the test is skipped.
-fn is_here(test: &str) -> bool {
-    let is_here = std::env::var_os("KEYWAY_RXE").is_some();
-    if !is_here {
-        skipped(test, "no soft-RoCE here; make test-rdma runs this in its machine");
-    }
-    is_here
-}
 
 /// The file in which the client's library in this process logs everything.
 fn client_log() -> &'static Path {
@@ -147,7 +138,7 @@ async fn kill_after(mut child: Child, tap: &mut Wiretap, delay: Duration) -> Res
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_are_killed_leave_nothing() -> Result<()> {
-    if !is_here("clients_that_are_killed_leave_nothing") {
+    if rdma::is_missing() {
         return Ok(());
     }
     let (cycles, mut random) =
@@ -245,7 +236,7 @@ async fn is_whole(client: &Client, key: &str, expected: &[u8]) -> Result<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
-    if !is_here("a_killed_gateway_or_node_costs_no_byte") {
+    if rdma::is_missing() {
         return Ok(());
     }
     let (cycles, mut random) =
@@ -336,7 +327,7 @@ async fn recovers(client: &Client, expected: &[u8]) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_log_tells_a_key() -> Result<()> {
-    if !is_here("no_log_tells_a_key") {
+    if rdma::is_missing() {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use keyway_proto::key::HolderEvent;
 
+use super::client::Transfer;
 use super::faults::Flaw;
 use super::world::{Event, Time, US, World};
 
 /// Windows of a session.
-const WINDOWS: usize = 3;
+const WINDOWS: usize = 2;
 /// Binds of a window before another takes its place: its tags, but one.
 const BINDS_MAX: u32 = 255;
 /// How long the node's adapter repeats what nobody acknowledges.
@@ -139,6 +140,7 @@ impl World {
         let session = self.transfers[transfer].session;
         let open = &mut self.sessions[session];
         let slot = open.free.pop_front().expect("a transfer begins where a window is free");
+        self.transfers[transfer].slot = slot;
         let window = &mut open.windows[slot];
         if flaw != Flaw::SameKeyAgain {
             window.tag = window.tag.wrapping_add(1);
@@ -150,7 +152,17 @@ impl World {
     }
 
     pub(crate) fn post_revoke(&mut self, transfer: usize) {
-        let session = self.transfers[transfer].session;
+        let Transfer { session, slot, .. } = self.transfers[transfer];
+        let open = &mut self.sessions[session];
+        let found = if self.flaw == Flaw::RevokeWhateverIsThere {
+            open.windows[slot].holds
+        } else {
+            open.held_by(transfer).map(|_| transfer)
+        };
+        self.rule(
+            found.is_none_or(|found| found == transfer),
+            "a revocation ends its own key only",
+        );
         match self.sessions[session].held_by(transfer) {
             Some(window) => {
                 window.is_revoking = true;

@@ -15,6 +15,8 @@ pub(crate) const RAILS: usize = 2;
 const ANSWER_TIMEOUT: Time = 14 * MS;
 /// How long the key's death may take to show after an answer that tells of it.
 const CONFIRMATION_MAX: Time = 2 * MS;
+/// How soon a caller who found no window comes again.
+const RETRY: Time = 100 * US;
 const PATIENCE_MAX: Time = 6 * MS;
 
 pub(crate) struct Client {
@@ -36,6 +38,8 @@ pub(crate) struct Transfer {
     pub(crate) is_probe: bool,
     /// `None` when the process is gone.
     holder: Option<Holder>,
+    /// The window, and its key once that is bound.
+    pub(crate) slot: usize,
     pub(crate) key: Option<u32>,
     /// Whether the memory may hold something else by now.
     pub(crate) is_released: bool,
@@ -48,7 +52,7 @@ impl World {
     pub(crate) fn wants(&mut self, client: usize, probe: bool) {
         let rail = self.random.usize(..RAILS);
         let Some(session) = self.session_of(client, rail) else {
-            return self.after(MS / 2, Event::Wants { client, probe });
+            return self.after(RETRY, Event::Wants { client, probe });
         };
         let direction = if self.random.bool() { Direction::Write } else { Direction::Read };
         let Client { revoker, race, .. } = self.clients[client];
@@ -59,6 +63,7 @@ impl World {
             direction,
             is_probe: probe,
             holder: Some(Holder::new(revoker, race)),
+            slot: 0,
             key: None,
             is_released: false,
             moved: 0,
@@ -111,7 +116,9 @@ impl World {
             Some(HolderAction::Send) => self.send_request(transfer),
             Some(HolderAction::Revoke) => {
                 self.hang_up(transfer);
-                self.post_revoke(transfer);
+                // The port's thread, which knows the windows, is another.
+                let delay = self.delay(10 * US);
+                self.after(delay, Event::Revokes { transfer });
             }
             Some(HolderAction::DestroyQp) => {
                 self.hang_up(transfer);

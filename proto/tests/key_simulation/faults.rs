@@ -12,6 +12,8 @@ pub(crate) enum Flaw {
     ReleaseOnAnswer,
     /// A window's key stays the same from bind to bind.
     SameKeyAgain,
+    /// A revocation names a window, not its key: by then it may be lent again.
+    RevokeWhateverIsThere,
     /// A queue pair in the error state is taken for one that is gone.
     ErrorForDestruction,
     /// A node's grant keys survive its restart; its memory of grants does not.

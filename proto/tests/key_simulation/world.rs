@@ -19,7 +19,9 @@ pub(crate) const MS: Time = 1_000 * US;
 
 const CLIENTS: usize = 3;
 /// Transfers that each client's callers ask for while there are faults.
-const WANTED: usize = 14;
+const WANTED: usize = 18;
+/// So many of them at about the same time: more than there are windows.
+const BURST: usize = 6;
 /// When faults stop.
 const CALM_AT: Time = 60 * MS;
 /// Events within which everything has ended after that.
@@ -37,6 +39,7 @@ pub(crate) enum Event {
     NoRequestLeft { transfer: usize },
     AnswerOverdue { transfer: usize },
     DeathOverdue { transfer: usize },
+    Revokes { transfer: usize },
     OwnDone { session: usize, own: Own },
     Polled { session: usize, key: u32 },
     ClientSeesError { session: usize },
@@ -150,9 +153,12 @@ impl World {
             run: Run::default(),
         };
         for client in 0..CLIENTS {
-            for _ in 0..WANTED {
+            for _ in 0..WANTED / BURST {
                 let at = world.random.u64(..CALM_AT * 3 / 4);
-                world.at(at, Event::Wants { client, probe: false });
+                for _ in 0..BURST {
+                    let at = at + world.random.u64(..MS);
+                    world.at(at, Event::Wants { client, probe: false });
+                }
             }
         }
         world.plan_deaths(CALM_AT * 3 / 4);
@@ -253,6 +259,7 @@ impl World {
             Event::NoRequestLeft { transfer } => self.no_request_left(transfer),
             Event::AnswerOverdue { transfer } => self.answer_lost(transfer),
             Event::DeathOverdue { transfer } => self.gives_up(transfer, HolderEvent::Deadline),
+            Event::Revokes { transfer } => self.post_revoke(transfer),
             Event::OwnDone { session, own } => self.own_done(session, own),
             Event::Polled { session, key } => self.polled(session, key),
             Event::ClientSeesError { session } => self.client_sees_error(session),
