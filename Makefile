@@ -26,7 +26,7 @@ bench-rdma: rust ## Links and keys beside perftest, in the soft-RoCE machine (RX
 	@integration-tests/rdma/bench.sh --rxe $(or $(RXE),fixed)
 
 crash-rdma: rust ## Kill clients, gateways and nodes amid RDMA transfers, 200 times each
-	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=200 integration-tests/rdma/test.sh --rxe $(or $(RXE),fixed) rdma_crash
+	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=200 integration-tests/rdma/test.sh --rxe $(or $(RXE),fixed) rdma_crash -- --nocapture
 
 check: rust ## Formatting, lints, licences, layering, tidiness
 	@$(SCRIPTS)/check.sh
