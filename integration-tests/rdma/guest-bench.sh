@@ -17,7 +17,7 @@ export KEYWAY_ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID KEYWAY_ROOT_SECRET_KEY=$AWS_SEC
 cat >keyway.toml <<'TOML'
 [node.store]
 engine = "memory"
-capacity_bytes = 1073741824
+capacity_bytes = 1610612736
 buffer_bytes = 134217728
 [node.rdma]
 mode = "require"
@@ -32,19 +32,22 @@ for _ in $(seq 600); do [ -s ready ] && break; sleep 0.1; done
 [ -s ready ] || { cat serve.log; exit 1; }
 
 export KEYWAY_RDMA_DEVICES=rxe1
-# bench NAME OPERATIONS: one client process; JSON lines into NAME.json.
+# bench NAME OPERATIONS SIZE CONCURRENCY: one client process; JSON lines into NAME.json.
 bench() {
   "$staged/keyway" bench --endpoint http://127.0.0.1:9000 --path verbs-host --require-strength window \
-    --sizes 64MiB --concurrency 1 --seconds "$seconds" --warm-up-seconds 1 --operations "$2" \
+    --operations "$2" --sizes "$3" --concurrency "$4" --seconds "$seconds" --warm-up-seconds 1 \
     --json --threads 2 >"$1.json"
 }
 
-echo "== one client process, 64 MiB objects in memory"
-bench one get,put
-echo "== eight client processes at once"
+echo "== one client process, objects of 64 MiB in memory, one and four at a time"
+bench one get 64MiB 1,4
+bench put put 64MiB 1
+# Small enough that each process ends many of them.
+echo "== objects of 4 MiB, one client process, then eight at once"
+bench small get 4MiB 1
 pids=()
 for at in $(seq 8); do
-  bench "eight-$at" get &
+  bench "eight-$at" get 4MiB 1 &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
@@ -56,11 +59,12 @@ def rates(name):
     return [json.loads(line) for line in open(name + ".json") if line.startswith("{")]
 def rate(cell):
     return cell["bytes"] / cell["seconds"] / 1e6
-one = {cell["operation"]: rate(cell) for cell in rates("one")}
-for operation, moved in one.items():
-    print(f"{operation}: {moved:.1f} MB/s, {moved / link:.0%} of ib_write_bw")
+for cell in rates("one") + rates("put"):
+    moved = rate(cell)
+    print(f"{cell['operation']}, {cell['concurrency']} at a time: {moved:.1f} MB/s, {moved / link:.0%} of ib_write_bw")
+[one] = [rate(cell) for cell in rates("small")]
 eight = [rate(cell) for at in range(1, 9) for cell in rates(f"eight-{at}")]
 total, mean = sum(eight), sum(eight) / len(eight)
-print(f"eight: {total:.1f} MB/s in all, {total / one['get']:.0%} of one process")
+print(f"eight: {total:.1f} MB/s in all, {total / one:.0%} of one process's {one:.1f}")
 print(f"fairness: {min(eight) / mean:.0%} to {max(eight) / mean:.0%} of the mean share")
 PY
