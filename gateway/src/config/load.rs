@@ -13,8 +13,8 @@ use super::{Config, Tls};
 const PREFIX: &str = "KEYWAY_";
 /// Half of what a gateway waits for a remote node's transfer: the node is to give up first.
 const TRANSFER_TIMEOUT_MS_MAX: u64 = 300_000;
-/// A session that idles is looked at no more often than this.
-const IDLE_TIMEOUT_MS_MIN: u64 = 1_000;
+/// Sessions are looked at this often, and no more.
+const IDLE_TIMEOUT_MS_MIN: u64 = 100;
 /// Separates sections in environment variables.
 const NESTING: &str = "__";
 /// The two that have a second, shorter name, and are text even when they look like numbers.
@@ -164,7 +164,7 @@ impl Config {
             return refuse("node.rdma.transfer_timeout_ms", "must be from 1 to 300000");
         }
         if rdma.idle_timeout_ms < IDLE_TIMEOUT_MS_MIN {
-            return refuse("node.rdma.idle_timeout_ms", "must be at least 1000");
+            return refuse("node.rdma.idle_timeout_ms", "must be at least 100");
         }
         self.cluster.nodes()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls
