@@ -191,7 +191,7 @@ async fn a_client_that_gives_up_sees_no_late_byte() {
     let plan = client.get_plan(&[armed.remote()], whole(&chunks));
     let (node, grant) = (Arc::clone(&rig.node), rig.seal(&plan).await);
     let transfer = tokio::spawn(async move { node.transfer(grant.into()).await });
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    rig.is_moving().await;
     // As on a driver that must not invalidate twice: the queue pair goes.
     armed.fence().await;
     let mut slice = armed.release().unwrap();
@@ -296,7 +296,7 @@ async fn a_cut_off_fences_every_key() {
     let plan = cut.get_plan(&[armed.remote()], whole(&chunks));
     let (node, grant) = (Arc::clone(&rig.node), rig.seal(&plan).await);
     let transfer = tokio::spawn(async move { node.transfer(grant.into()).await });
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    rig.is_moving().await;
     let ended = rig.node.close_sessions(SessionSelector::Tenant(TenantId(7))).await.unwrap();
     assert_eq!(ended, 1);
     let Transferred { moved, key } = transfer.await.unwrap();

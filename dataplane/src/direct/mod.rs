@@ -121,6 +121,11 @@ impl Direct {
         self.sessions.close(selector).await
     }
 
+    /// Ends every session, and every key in flight.
+    pub(crate) async fn close(&self) {
+        self.sessions.close_all().await;
+    }
+
     /// Checks a grant and its plan; each grant passes once.
     pub(crate) fn accept(&self, sealed: &[u8]) -> Result<Accepted, DirectError> {
         let accepted = self.check(sealed);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use keyway_fabric::memory::LeasePool;
 use keyway_fabric::verbs::{Link, LinkShape, VerbsError};
 use keyway_proto::{
     KeyStrength, NodeId, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
@@ -15,7 +16,6 @@ use parking_lot::Mutex;
 use super::RdmaConfig;
 use super::rail::{NodeRail, TenantDomain};
 use crate::node::SessionError;
-use keyway_fabric::memory::LeasePool;
 
 /// How often a session is looked at: whether it idles, and whether its client still lives.
 const LOOK: Duration = Duration::from_secs(10);
@@ -120,12 +120,22 @@ impl Sessions {
             });
             chosen.cloned().collect()
         };
+        self.end(&chosen).await;
+        chosen.len() as u64
+    }
+
+    /// Ends all of them: the node stops.
+    pub(super) async fn close_all(&self) {
+        let all: Vec<_> = self.open.lock().values().cloned().collect();
+        self.end(&all).await;
+    }
+
+    async fn end(&self, chosen: &[Arc<Session>]) {
         join_all(chosen.iter().map(|session| session.link.fence())).await;
         let mut open = self.open.lock();
-        for session in &chosen {
+        for session in chosen {
             open.remove(&session.id);
         }
-        chosen.len() as u64
     }
 
     pub(super) fn count(&self) -> u64 {

@@ -105,9 +105,10 @@ impl LocalNode {
         }
     }
 
-    /// Stops the store: background work ends, and the device lets go of all memory.
-    /// Transfers under way fail.
+    /// Ends all sessions, key first, and stops the store: background work ends, and devices let
+    /// go of all memory. Transfers under way fail.
     pub async fn close(&self) {
+        self.direct.close().await;
         self.store.close().await;
     }
 }

@@ -127,6 +127,13 @@ impl Rig {
         chunks
     }
 
+    /// Waits until a transfer has buffers in its hands.
+    pub(crate) async fn is_moving(&self) {
+        while self.node.stats().pool.leased_bytes == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(crate) async fn is_clean(&self) {
         let stats = self.node.stats();
         assert_eq!((stats.transfers, stats.waiting), (0, 0));

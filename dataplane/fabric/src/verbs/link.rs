@@ -263,7 +263,12 @@ impl Link {
         let permit = Arc::clone(&self.shared.sends).acquire_many_owned(requests).await;
         let permit = permit.map_err(|_| LinkError::Closed)?;
         let request = Request { link: self.shared.id, verbs, reply, permit };
-        self.shared.port.send(Command::Post(request)).map_err(|_| LinkError::Closed)
+        match self.shared.port.send(Command::Post(request)) {
+            Ok(()) => Ok(()),
+            // The port is going. Whoever hears of it may free memory, so it is told only when
+            // the queue pair is gone.
+            Err(_) => Err(self.destroyed().await),
+        }
     }
 
     async fn answer<T>(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use keyway_proto::key::Direction;
+use keyway_proto::key::{Direction, Revoker};
 use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
 
 use super::domain::Access;
@@ -19,6 +19,8 @@ use crate::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool, LendError, 
 
 /// How long one step may take; the adapter itself gives up after 7 s.
 const STEP_MAX: Duration = Duration::from_secs(15);
+const REMOTE: &str = "window, remote invalidation";
+const LOCAL: &str = "window, local invalidation";
 /// Bytes of the window; the buffer has as many behind it.
 const WINDOW_BYTES: usize = 4096;
 
@@ -74,10 +76,10 @@ pub async fn self_test(port: &Port) -> SelfTest {
     let mut strength = None;
     let mut exact = false;
     if device.has_windows() {
-        let window = tried(&mut steps, "window, remote invalidation", window(port)).await;
+        let remote = tried(&mut steps, REMOTE, window(port, Revoker::Node)).await;
         exact = tried(&mut steps, "bounds of a window", bounds(port)).await;
-        strength = window.then_some(KeyStrength::Window);
-        if !window && tried(&mut steps, "window, local invalidation", local(port)).await {
+        strength = remote.then_some(KeyStrength::Window);
+        if !remote && tried(&mut steps, LOCAL, window(port, Revoker::Client)).await {
             strength = Some(KeyStrength::WindowLocal);
         }
     }
@@ -117,25 +119,21 @@ async fn tried(
     holds
 }
 
-/// A window that the peer invalidates.
-async fn window(port: &Port) -> Result<(), StepError> {
+/// A window that dies by this revoker's invalidation.
+async fn window(port: &Port, revoker: Revoker) -> Result<(), StepError> {
     let mut bench = Bench::new(port)?;
     let mut armed = bench.arm().await?;
     let window = armed.remote();
-    bench.write(window, 0, 0x5a, Some(window.key)).await?;
-    armed.invalidated().await?;
-    drop(armed);
-    bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
-    bench.refused(window, 0, StepError::Undead).await
-}
-
-/// A window that this end invalidates.
-async fn local(port: &Port) -> Result<(), StepError> {
-    let mut bench = Bench::new(port)?;
-    let mut armed = bench.arm().await?;
-    let window = armed.remote();
-    bench.write(window, 0, 0x5a, None).await?;
-    armed.revoke().await?;
+    match revoker {
+        Revoker::Node => {
+            bench.write(window, 0, 0x5a, Some(window.key)).await?;
+            armed.invalidated().await?;
+        }
+        Revoker::Client => {
+            bench.write(window, 0, 0x5a, None).await?;
+            armed.revoke().await?;
+        }
+    }
     drop(armed);
     bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
     bench.refused(window, 0, StepError::Undead).await
