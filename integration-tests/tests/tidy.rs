@@ -16,7 +16,7 @@ const LINES_HARD: usize = 800;
 /// A source file longer than this needs a place in the ratchet.
 const LINES_SOFT: usize = 500;
 /// Files over the soft limit, with the lines that they may have. Shrinks only.
-const LONG_FILES: [(&str, usize); 1] = [("proto/tests/key_model.rs", 611)];
+const LONG_FILES: [(&str, usize); 0] = [];
 
 /// Files that programs write.
 const GENERATED: [&str; 2] = ["Cargo.lock", "go.sum"];
