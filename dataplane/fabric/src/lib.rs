@@ -2,6 +2,7 @@
 //!
 //! - [`memory`]: regions, leases, and callers' own buffers.
 //! - [`verbs`]: RDMA links, and the keys under which peers reach memory.
+//! - [`ipc`]: the same between two processes of one host, without an adapter.
 //!
 //! Both ends use this room: the storage node reads and writes disks out of leases, a client
 //! hands slices of its own memory to transfers. Ownership moves by value with the work, so
@@ -9,5 +10,9 @@
 //!
 //! What may not enter: what the bytes mean. No plan, no chunk, no tenant.
 
+pub mod ipc;
+mod link_error;
 pub mod memory;
 pub mod verbs;
+
+pub use link_error::LinkError;
