@@ -1,4 +1,4 @@
-//! Host memory in four shapes.
+//! Memory that transfers use, in the host and in GPUs.
 //!
 //! - [`Region`]: page-aligned pages from the kernel, given back on drop.
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
@@ -6,15 +6,25 @@
 //! - [`SharedMemory`]: pages that another process of this host can map as well.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
 //!   transfers by the range.
+//! - [`device`]: the same for GPU memory, and what another process's memory takes.
 
+pub mod device;
 mod host;
 mod lends;
+mod lent;
 mod pool;
 mod region;
 mod shared;
 
-pub use host::{BufferLife, HostBuffer, HostSlice, HostSliceMut};
+pub use crate::gpu::{
+    CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
+};
+pub use device::{
+    DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut, ExportHandle,
+};
+pub use host::{HostBuffer, HostSlice, HostSliceMut};
 pub use lends::LendError;
+pub use lent::BufferLife;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{MemoryError, PAGE_BYTES, Region};
 pub use shared::{ShareError, SharedMemory};
