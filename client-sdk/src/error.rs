@@ -38,6 +38,9 @@ pub enum ClientError {
     /// The connection broke, or did not speak HTTP.
     #[error("the connection broke")]
     Transport(#[source] hyper::Error),
+    /// The connection broke in the middle of a body.
+    #[error("the connection broke")]
+    Socket(#[source] std::io::Error),
     /// The peer sent or took nothing for too long.
     #[error("nothing moved for {0:?}")]
     Stalled(Duration),
@@ -164,6 +167,7 @@ impl ClientError {
             Self::Service(error) => error.class(),
             Self::Connect { .. }
             | Self::Transport(_)
+            | Self::Socket(_)
             | Self::Stalled(_)
             | Self::BrokenBody { .. }
             | Self::Rdma(_) => RetryClass::Transient,

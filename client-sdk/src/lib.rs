@@ -45,6 +45,7 @@ mod http;
 mod ops;
 mod rdma;
 mod retry;
+mod staging;
 #[cfg(feature = "object_store")]
 mod store;
 mod transfer;
@@ -64,6 +65,6 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;
 pub use transfer::{
-    Failed, GetObject, GetOutcome, GetRanges, ObjectInfo, Progress, PutBody, PutObject, PutOutcome,
-    Unverified, Verified,
+    Failed, GetObject, GetOutcome, GetRanges, GetTarget, ObjectInfo, Progress, PutBody, PutObject,
+    PutOutcome, Unverified, Verified,
 };

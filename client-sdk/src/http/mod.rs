@@ -12,6 +12,8 @@
 
 mod answer;
 mod body;
+mod bulk;
+mod connection;
 mod endpoint;
 mod pool;
 
@@ -29,6 +31,7 @@ use crate::builder::{ClientBuilder, TransferDefaults};
 use crate::error::ClientError;
 use crate::rdma::Rdma;
 use crate::retry::{Retries, RetryPolicy};
+use crate::staging::Staging;
 
 pub(crate) use answer::Answer;
 pub(crate) use body::{BodyProgress, RequestBody};
@@ -46,6 +49,7 @@ struct Shared {
     retry: RetryPolicy,
     defaults: TransferDefaults,
     rdma: Rdma,
+    staging: Staging,
 }
 
 /// What requests are signed with and sent over.
@@ -138,8 +142,9 @@ impl Client {
         retry: RetryPolicy,
         defaults: TransferDefaults,
         rdma: Rdma,
+        staging: Staging,
     ) -> Self {
-        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma }) }
+        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging }) }
     }
 
     /// The endpoint's address.
@@ -165,6 +170,10 @@ impl Client {
 
     pub(crate) fn rdma(&self) -> &Rdma {
         &self.shared.rdma
+    }
+
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.shared.staging
     }
 
     /// Signs and sends a call once. An answer of any status but success is an error.

@@ -5,6 +5,8 @@ use keyway_fabric::verbs::Anchor;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::{DigestSet, Digests, TransferPath};
 
+use crate::error::ClientError;
+
 /// Bytes hashed before other tasks have their turn.
 const HASHED_AT_ONCE_BYTES: usize = 1 << 20;
 
@@ -12,7 +14,7 @@ const HASHED_AT_ONCE_BYTES: usize = 1 << 20;
 ///
 /// It moves into the transfer and comes back when the key is dead. Memory of another kind, such
 /// as a GPU's, is another implementation.
-pub(crate) trait Target: Send + Sync + 'static {
+pub trait Target: Send + Sync + 'static {
     /// How bytes travel that a node moves into it or out of it.
     const PATH: TransferPath;
 
@@ -32,7 +34,11 @@ pub(crate) trait Target: Send + Sync + 'static {
     fn life(&self) -> BufferLife;
 
     /// Checksums of the first `bytes` bytes, as they lie in the memory.
-    fn digests(&self, bytes: usize, set: DigestSet) -> impl Future<Output = Digests> + Send;
+    fn digests(
+        &self,
+        bytes: usize,
+        set: DigestSet,
+    ) -> impl Future<Output = Result<Digests, ClientError>> + Send;
 }
 
 macro_rules! host_target {
@@ -60,8 +66,8 @@ macro_rules! host_target {
                 <$slice>::life(self)
             }
 
-            async fn digests(&self, bytes: usize, set: DigestSet) -> Digests {
-                digests(&self[..bytes], set).await
+            async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
+                Ok(digests(&self[..bytes], set).await)
             }
         }
     };
