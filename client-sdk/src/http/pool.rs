@@ -135,7 +135,7 @@ impl Pool {
                         request = unsent;
                         permit = connection.place.permit;
                     }
-                    _ => return Err(ClientError::Transport(error.into_error())),
+                    _ => return Err(ClientError::of_connection(error.into_error())),
                 },
             }
         }

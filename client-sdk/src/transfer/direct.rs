@@ -80,12 +80,13 @@ impl Fetch {
     ///
     /// # Errors
     /// When it must not go over HTTP, or it is time to stop.
-    pub(super) async fn ticket(
+    pub(super) async fn ticket<M: GetTarget>(
         &self,
         state: &mut State,
-        room: usize,
+        target: &M,
     ) -> Result<Option<Ticket>, ClientError> {
         let rdma = self.client.rdma();
+        let room = target.length();
         let bytes = state.expected.unwrap_or(room as u64);
         // A body that broke midway is continued as it began.
         if state.direct.over || state.reached > 0 || room == 0 || !rdma.is_wanted(bytes) {
@@ -98,14 +99,14 @@ impl Fetch {
             let ticket = async { Ok(rdma.ticket(self.route.node(), bytes).await) };
             self.stop.or(ticket).await?
         };
-        match ticket {
-            Ok(ticket) => Ok(Some(ticket)),
-            Err(reason) => {
-                state.direct.over = true;
-                rdma.fall_back(reason, &mut state.direct.fallbacks)?;
-                Ok(None)
-            }
-        }
+        let reason = match ticket {
+            Ok(ticket) if M::IS_REGISTRABLE => return Ok(Some(ticket)),
+            Ok(_) => Fallback::Registration,
+            Err(reason) => reason,
+        };
+        state.direct.over = true;
+        rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+        Ok(None)
     }
 
     /// Lends the front of `target` for one attempt, and gives all of it back when its key is

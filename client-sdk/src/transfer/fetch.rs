@@ -121,7 +121,7 @@ impl Fetch {
         let mut retries = self.client.retries();
         let stop = self.stop.clone();
         loop {
-            let result = match self.ticket(&mut state, target.length()).await {
+            let result = match self.ticket(&mut state, &target).await {
                 Ok(Some(ticket)) => {
                     let result;
                     (target, result) = self.attempt_direct(ticket, target, &mut state).await;

@@ -327,7 +327,8 @@ impl GetObject {
 }
 
 impl<T> GetOutcome<T> {
-    fn map<U>(self, turn: impl FnOnce(T) -> U) -> GetOutcome<U> {
+    /// The same with another target.
+    pub fn map<U>(self, turn: impl FnOnce(T) -> U) -> GetOutcome<U> {
         let Self { target, bytes, path, strength, fallbacks, verified, retries, info } = self;
         let target = turn(target);
         GetOutcome { target, bytes, path, strength, fallbacks, verified, retries, info }

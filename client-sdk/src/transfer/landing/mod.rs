@@ -5,6 +5,7 @@
 //! on while the next ones arrive. So no byte is copied by the CPU but by the kernel, out of the
 //! socket.
 
+mod device;
 mod host;
 
 use crate::error::ClientError;
@@ -13,7 +14,8 @@ use crate::staging::Staging;
 
 use super::Failed;
 
-/// Memory that reads fill: [`HostSliceMut`](crate::HostSliceMut).
+/// Memory that reads fill: [`HostSliceMut`](crate::HostSliceMut) and
+/// [`DeviceSliceMut`](crate::DeviceSliceMut).
 ///
 /// It moves into a read and comes back with the outcome, or with the error. The trait is sealed.
 pub trait GetTarget: Land {}
