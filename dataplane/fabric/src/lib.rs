@@ -17,4 +17,5 @@ mod link_error;
 pub mod memory;
 pub mod verbs;
 
+pub use keyway_sys::NativeError;
 pub use link_error::LinkError;

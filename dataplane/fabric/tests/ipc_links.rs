@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::{
-    Armed, Batch, ClientLink, DoorListener, Export, IpcError, NodeLink, Refusal, SharedRegion,
+    Armed, Batch, ClientLink, DoorListener, Export, IpcError, NodeGpus, NodeLink, Refusal,
+    SharedRegion,
 };
 use keyway_fabric::memory::{LeaseClass, LeasePool, SharedMemory};
 use keyway_proto::key::Direction;
@@ -36,7 +37,7 @@ impl Rig {
             let visitor = door.accept().await.expect("a visitor");
             assert_eq!(visitor.process, std::process::id() as i32);
             assert_eq!(visitor.ticket().await.expect("a ticket"), TICKET);
-            visitor.admit(slots).await.expect("memory")
+            visitor.admit(slots, Arc::new(NodeGpus::new(Vec::new()))).await.expect("memory")
         };
         let (client, node) = tokio::join!(comes, admits);
         let client = client.expect("a link");

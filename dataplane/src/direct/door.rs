@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyway_auth::grant;
-use keyway_fabric::ipc::{DoorListener, SLOTS_MAX, Visitor, host_id};
+use keyway_fabric::ipc::{DoorListener, NodeGpus, SLOTS_MAX, Visitor, host_id};
 use keyway_proto::{
     Door, DoorTicket, HostId, KeyStrength, LocalSessionOffer, LocalSessionRequest, NodeId,
     SessionId, SessionOwner, SessionSelector,
@@ -72,6 +72,7 @@ impl LocalDoor {
         config: &IpcConfig,
         limits: &RdmaConfig,
         sessions: &Arc<Sessions>,
+        gpus: &Arc<NodeGpus>,
     ) -> Result<Option<Self>, DoorUnavailable> {
         let required = match config.mode {
             AccessMode::Off => return Ok(None),
@@ -99,6 +100,7 @@ impl LocalDoor {
         let reception = Reception {
             tickets: Arc::clone(&tickets),
             sessions: Arc::clone(sessions),
+            gpus: Arc::clone(gpus),
             users: config.users.clone(),
             limits: limits.clone(),
         };
@@ -156,6 +158,7 @@ impl Drop for LocalDoor {
 struct Reception {
     tickets: Arc<Mutex<HashMap<DoorTicket, Expected>>>,
     sessions: Arc<Sessions>,
+    gpus: Arc<NodeGpus>,
     users: Vec<u32>,
     limits: RdmaConfig,
 }
@@ -198,7 +201,7 @@ impl Reception {
             visitor.refuse().await;
             return;
         };
-        let link = match visitor.admit(windows as usize).await {
+        let link = match visitor.admit(windows as usize, Arc::clone(&self.gpus)).await {
             Ok(link) => link,
             Err(error) => {
                 tracing::info!(%error, user, process, "a local client was not let in");

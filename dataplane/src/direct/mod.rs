@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use keyway_fabric::ipc::NodeGpus;
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
@@ -95,10 +96,13 @@ impl Direct {
         node: NodeId,
         rdma: RdmaConfig,
         ipc: &IpcConfig,
+        pool: &LeasePool,
     ) -> Result<Self, DirectUnavailable> {
         let rails = rail::open(&rdma).await?;
         let direct = Self::over(node, rdma, rails);
-        let door = LocalDoor::open(ipc, &direct.config, &direct.sessions)?;
+        let pool = pool.clone();
+        let gpus = Arc::new(NodeGpus::new(vec![Box::new(move || pool.anchor())]));
+        let door = LocalDoor::open(ipc, &direct.config, &direct.sessions, &gpus)?;
         *direct.door.lock() = door;
         Ok(direct)
     }

@@ -67,7 +67,7 @@ impl LocalNode {
     pub async fn open(config: NodeConfig) -> Result<Arc<Self>, OpenError> {
         let pool = LeasePool::new(config.store.pool_bytes)?;
         let NodeConfig { id, store, engine, rdma, ipc } = config;
-        let direct = Direct::open(id, rdma, &ipc).await?;
+        let direct = Direct::open(id, rdma, &ipc, &pool).await?;
         let store_pool = pool.clone();
         // Rebuilding the index reads the disk.
         let opening = tokio::task::spawn_blocking(move || FileStore::open(id, &store, store_pool));
@@ -88,7 +88,7 @@ impl LocalNode {
         ipc: &IpcConfig,
     ) -> Result<Arc<Self>, OpenError> {
         let pool = LeasePool::new(pool_bytes)?;
-        let direct = Direct::open(id, rdma, ipc).await?;
+        let direct = Direct::open(id, rdma, ipc, &pool).await?;
         let store = Arc::new(MemoryStore::new(capacity_bytes));
         Ok(Self::with(id, store, pool, engine, direct))
     }

@@ -28,6 +28,7 @@ use super::message::{Memory, Message, VERSION};
 use super::table::{Entry, Place, SLOTS_MAX, Table};
 use super::{IpcError, Refusal};
 use crate::LinkError;
+use crate::memory::{DeviceExport, ExportHandle};
 
 /// How soon a key is looked at again whose end nothing has announced, at first and at last.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
@@ -45,6 +46,8 @@ pub enum Export {
         /// Bytes.
         bytes: u64,
     },
+    /// An allocation of a GPU's memory.
+    Gpu(Arc<DeviceExport>),
 }
 
 /// The client's end. Clones share it; the last one's drop ends the link.
@@ -208,6 +211,7 @@ impl Export {
     fn range(&self) -> (u64, u64) {
         match self {
             Self::Host { base, bytes, .. } => (*base, *bytes),
+            Self::Gpu(export) => (export.base, export.bytes),
         }
     }
 }
@@ -424,11 +428,20 @@ async fn carry_out(
 ) -> std::io::Result<()> {
     match order {
         Order::Register { region, export, reply } => {
-            let Export::Host { file, base, bytes } = &export;
-            let memory = Memory::Host;
-            let message = Message::Register { region, base: *base, bytes: *bytes, memory };
+            let (memory, file) = match &export {
+                Export::Host { file, .. } => (Memory::Host, Some(file.as_fd())),
+                Export::Gpu(export) => match &export.handle {
+                    ExportHandle::Ipc(handle) => {
+                        (Memory::GpuIpc { gpu: export.gpu.0, handle: *handle }, None)
+                    }
+                    ExportHandle::Vmm(file) => {
+                        (Memory::GpuFile { gpu: export.gpu.0 }, Some(file.as_fd()))
+                    }
+                },
+            };
+            let (base, bytes) = export.range();
             waiting.insert(region, reply);
-            channel.send(&message, Some(file.as_fd())).await
+            channel.send(&Message::Register { region, base, bytes, memory }, file).await
         }
         Order::Unregister { region, keep } => {
             leaving.insert(region, keep);

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::gate::Pass;
 use crate::memory::{Lease, SharedMemory};
 
 /// Bytes that are copied without changing threads: about 25 µs.
@@ -25,7 +24,6 @@ pub(super) struct HostCopies {
     runs: Vec<Run>,
     bytes: usize,
     leases: Vec<Lease>,
-    passes: Vec<Pass>,
 }
 
 /// One copy.
@@ -83,11 +81,6 @@ impl HostCopies {
         self.runs.push(Run { near, mapping: Arc::clone(mapping), offset, length });
     }
 
-    /// Counts as under way until the copies are made.
-    pub(super) fn keep(&mut self, pass: Pass) {
-        self.passes.push(pass);
-    }
-
     /// Makes the copies, and gives the leases back.
     pub(super) async fn run(mut self) -> Vec<Lease> {
         if self.bytes > AT_ONCE_BYTES {
@@ -119,6 +112,5 @@ impl HostCopies {
                 }
             }
         }
-        self.passes.clear();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use keyway_proto::DoorTicket;
 
@@ -9,7 +10,7 @@ use super::channel::{Channel, Listening};
 use super::message::{Message, VERSION};
 use super::node::NodeLink;
 use super::table::Table;
-use super::{IpcError, Refusal};
+use super::{IpcError, NodeGpus, Refusal};
 
 /// Takes connections; the socket's file is removed on drop.
 pub struct DoorListener {
@@ -97,16 +98,17 @@ impl Visitor {
         let _ = self.channel.send(&refusal, None).await;
     }
 
-    /// Lets it in: a link with room for `slots` keys, served by a task of the runtime.
+    /// Lets it in: a link with room for `slots` keys, served by a task of the runtime. GPU
+    /// memory is mapped by way of `gpus`.
     ///
     /// # Errors
     /// [`IpcError`] when it has left, or there is no memory for its keys.
-    pub async fn admit(self, slots: usize) -> Result<NodeLink, IpcError> {
+    pub async fn admit(self, slots: usize, gpus: Arc<NodeGpus>) -> Result<NodeLink, IpcError> {
         use std::os::fd::AsFd as _;
         let table = Table::create(slots)?;
         let welcome = Message::Welcome { slots: slots as u32 };
         let file = table.memory().file().as_fd();
         self.channel.send(&welcome, Some(file)).await.map_err(IpcError::Socket)?;
-        Ok(NodeLink::serve(self.channel, table))
+        Ok(NodeLink::serve(self.channel, table, gpus))
     }
 }

@@ -7,6 +7,7 @@
 //! | what is said over the socket | `message`, `channel` |
 //! | the node's end: claims, copies, the link's end | [`node`] |
 //! | copies into and out of host memory that is shared | `copy` |
+//! | the GPUs whose memory clients share | [`gpus`] |
 //! | the client's end: regions, and memory lent under a key | [`client`] |
 //!
 //! The node maps a client's memory once, and keeps it mapped while the client wants. What makes
@@ -24,6 +25,7 @@ pub mod client;
 mod copy;
 pub mod door;
 mod gate;
+pub mod gpus;
 mod message;
 pub mod node;
 mod table;
@@ -34,6 +36,7 @@ use keyway_proto::HostId;
 
 pub use client::{Armed, ClientLink, Export, SharedRegion};
 pub use door::{DoorListener, Visitor};
+pub use gpus::NodeGpus;
 pub use message::Refusal;
 pub use node::{Batch, Landed, MemoryKind, NodeLink, Posted};
 pub use table::SLOTS_MAX;

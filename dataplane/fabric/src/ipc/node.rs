@@ -19,11 +19,13 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::channel::Channel;
 use super::copy::HostCopies;
-use super::gate::Gate;
+use super::gate::{Gate, Pass};
+use super::gpus::NodeGpus;
 use super::message::{Memory, Message, Refusal};
 use super::table::{Entry, Table};
 use crate::LinkError;
-use crate::memory::{Lease, SharedMemory};
+use crate::gpu::{CopyBatch, CopyQueue, GpuUuid};
+use crate::memory::{DeviceMapping, ExportHandle, Lease, SharedMemory};
 
 /// Most regions of one link.
 const REGIONS_MAX: usize = 1024;
@@ -42,8 +44,14 @@ struct Region {
     /// In the client's address space.
     base: u64,
     bytes: u64,
-    mapping: Arc<SharedMemory>,
+    mapping: Mapping,
     gate: Gate,
+}
+
+/// How it is mapped.
+enum Mapping {
+    Host(Arc<SharedMemory>),
+    Gpu { mapping: Arc<DeviceMapping>, queue: CopyQueue },
 }
 
 /// A key that a transfer has claimed.
@@ -64,6 +72,7 @@ pub struct NodeLink {
 struct Shared {
     table: Table,
     state: Mutex<State>,
+    gpus: Arc<NodeGpus>,
     /// All copies of the link.
     gate: Gate,
     end: Notify,
@@ -96,8 +105,17 @@ pub struct Batch {
 
 /// A batch under way.
 pub struct Posted {
-    copying: tokio::task::JoinHandle<Vec<Lease>>,
+    copying: tokio::task::JoinHandle<Result<Vec<Lease>, LinkError>>,
     ends: Vec<RemoteKey>,
+}
+
+/// The copies of a batch, as they are put together.
+#[derive(Default)]
+struct Copies {
+    host: HostCopies,
+    gpu: Option<(CopyQueue, CopyBatch)>,
+    /// For copies that the GPU makes; host copies keep their own.
+    passes: Vec<Pass>,
 }
 
 /// A batch that was copied.
@@ -140,11 +158,12 @@ impl Batch {
 }
 
 impl NodeLink {
-    pub(super) fn serve(channel: Channel, table: Table) -> Self {
+    pub(super) fn serve(channel: Channel, table: Table, gpus: Arc<NodeGpus>) -> Self {
         let (told, status) = watch::channel(None);
         let shared = Arc::new(Shared {
             table,
             state: Mutex::default(),
+            gpus,
             gate: Gate::default(),
             end: Notify::new(),
             status,
@@ -176,38 +195,34 @@ impl NodeLink {
                 return Err(error);
             }
         }
-        Ok(MemoryKind::Host)
+        let is_gpu = |window: &RemoteWindow| {
+            let claim = state.claims.get(&window.key);
+            claim.is_some_and(|claim| matches!(claim.region.mapping, Mapping::Gpu { .. }))
+        };
+        Ok(if windows.iter().any(is_gpu) { MemoryKind::Gpu } else { MemoryKind::Host })
     }
 
     /// Begins a batch.
     ///
     /// # Errors
-    /// [`LinkError::Access`] when a copy leaves what its key opens; nothing is copied then.
-    /// [`LinkError::Closed`] when the link ends.
+    /// [`LinkError::Access`] when a copy leaves what its key opens, or its windows are on
+    /// several GPUs; nothing is copied then. [`LinkError::Closed`] when the link ends.
     pub fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
         let Batch { writes, reads, ends } = batch;
-        let mut copies = HostCopies::default();
+        let mut copies = Copies::default();
         {
             let state = self.shared.state.lock();
             if state.is_closing {
                 return Err(LinkError::Closed);
             }
-            copies.keep(self.shared.gate.enter());
+            copies.passes.push(self.shared.gate.enter());
             for (bytes, address, key) in writes {
                 let window = RemoteWindow { address, length: bytes.len() as u32, key };
                 let (claim, offset) = state.reach(&window, Direction::Write)?;
-                claim.enter(&mut copies);
-                copies.write(bytes, &claim.region.mapping, offset);
+                copies.write(claim, bytes, offset)?;
             }
             for (lease, runs) in reads {
-                let (lease, mut at) = (copies.lease(lease), 0);
-                for run in runs {
-                    let (claim, offset) = state.reach(&run, Direction::Read)?;
-                    claim.enter(&mut copies);
-                    let length = run.length as usize;
-                    copies.read(lease, at, &claim.region.mapping, offset, length);
-                    at += length;
-                }
+                copies.read(&state, lease, &runs)?;
             }
         }
         Ok(Posted { copying: tokio::spawn(copies.run()), ends })
@@ -220,6 +235,7 @@ impl NodeLink {
     pub async fn landed(&self, posted: Posted) -> Result<Landed, LinkError> {
         let Posted { copying, ends } = posted;
         let leases = copying.await.map_err(|_| LinkError::Closed)?;
+        let leases = leases?;
         for key in ends {
             self.shared.end_key(key).await;
         }
@@ -321,11 +337,89 @@ impl State {
     }
 }
 
-impl Claim {
-    /// Counts a copy under the key, and in the region, until it is made.
-    fn enter(&self, copies: &mut HostCopies) {
-        copies.keep(self.gate.enter());
-        copies.keep(self.region.gate.enter());
+impl Copies {
+    /// Counts a copy under the key, and in the region, until all are made.
+    fn enter(&mut self, claim: &Claim) {
+        self.passes.push(claim.gate.enter());
+        self.passes.push(claim.region.gate.enter());
+    }
+
+    fn write(&mut self, claim: &Claim, bytes: Bytes, offset: usize) -> Result<(), LinkError> {
+        self.enter(claim);
+        match &claim.region.mapping {
+            Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
+            Mapping::Gpu { mapping, queue } => {
+                let to = mapping.address() + offset as u64;
+                self.gpu(mapping, queue)?.into_device(bytes, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads runs, which lie all in host memory or all on one GPU.
+    fn read(
+        &mut self,
+        state: &State,
+        lease: Lease,
+        runs: &[RemoteWindow],
+    ) -> Result<(), LinkError> {
+        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
+        let reached = reached.collect::<Result<Vec<_>, _>>()?;
+        let mut at = 0;
+        match reached.first().map(|(claim, _)| &claim.region.mapping) {
+            None => {}
+            Some(Mapping::Host(_)) => {
+                let lease = self.host.lease(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Host(mapping) = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    self.host.read(lease, at, mapping, offset, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+            Some(Mapping::Gpu { mapping, queue }) => {
+                let lease = self.gpu(mapping, queue)?.lend(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    let from = mapping.address() + offset as u64;
+                    let batch = self.gpu(mapping, queue)?;
+                    batch.into_lease(from, lease, at, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies of the one GPU that the batch may be about.
+    fn gpu(
+        &mut self,
+        mapping: &Arc<DeviceMapping>,
+        queue: &CopyQueue,
+    ) -> Result<&mut CopyBatch, LinkError> {
+        let (of, batch) = self.gpu.get_or_insert_with(|| (queue.clone(), CopyBatch::new()));
+        if of.gpu().uuid() != queue.gpu().uuid() {
+            return Err(LinkError::Access);
+        }
+        batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
+        Ok(batch)
+    }
+
+    /// Makes the copies, and gives the leases back.
+    async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
+        let mut leases = self.host.run().await;
+        if let Some((queue, batch)) = self.gpu {
+            let done = queue.submit(batch).await;
+            done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
+            leases.extend(done.leases);
+        }
+        self.passes.clear();
+        Ok(leases)
     }
 }
 
@@ -395,13 +489,32 @@ impl Shared {
             }
         }
         let mapping = match (memory, file) {
-            (Memory::Host, Some(file)) => map_host(file, bytes).await?,
+            (Memory::Host, Some(file)) => Mapping::Host(map_host(file, bytes).await?),
             (Memory::Host, None) => return Err(Refusal::Unsafe),
-            (Memory::GpuIpc { .. } | Memory::GpuFile { .. }, _) => return Err(Refusal::NoGpu),
+            (Memory::GpuIpc { gpu, handle }, None) => {
+                self.map_gpu(gpu, ExportHandle::Ipc(handle), bytes).await?
+            }
+            (Memory::GpuFile { gpu }, Some(file)) => {
+                self.map_gpu(gpu, ExportHandle::Vmm(file), bytes).await?
+            }
+            (Memory::GpuIpc { .. } | Memory::GpuFile { .. }, _) => return Err(Refusal::Unsafe),
         };
         let region = Arc::new(Region { base, bytes, mapping, gate: Gate::default() });
         self.state.lock().regions.insert(id, region);
         Ok(())
+    }
+
+    async fn map_gpu(
+        &self,
+        gpu: [u8; 16],
+        handle: ExportHandle,
+        bytes: u64,
+    ) -> Result<Mapping, Refusal> {
+        let gpus = Arc::clone(&self.gpus);
+        let mapped =
+            tokio::task::spawn_blocking(move || gpus.map(GpuUuid(gpu), &handle, bytes)).await;
+        let (mapping, queue) = mapped.map_err(|_| Refusal::Failed)??;
+        Ok(Mapping::Gpu { mapping, queue })
     }
 
     /// Nothing of the client's is touched or mapped after this.
