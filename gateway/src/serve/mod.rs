@@ -216,6 +216,7 @@ async fn start(
     let router = Router::new()
         .route_service("/_keyway/v1/rails", s3.clone())
         .route_service("/_keyway/v1/sessions", s3.clone())
+        .route_service("/_keyway/v1/local-sessions", s3.clone())
         .route_service("/_keyway/v1/sessions/{id}", s3.clone())
         .route("/_keyway/v1", any(reserved))
         .route("/_keyway/v1/{*rest}", any(reserved))
