@@ -1,0 +1,214 @@
+//! Reads and writes with plain values.
+
+use std::time::Duration;
+
+use keyway_client::{Client, ClientError, GetObject, ObjectInfo, PutObject};
+use keyway_proto::ByteRange;
+
+use crate::failure::Failure;
+use crate::memory::{Memory, Source, Target};
+use crate::place::Place;
+use crate::report::Report;
+
+/// Bytes that a read of unknown size begins with: one request for most objects, and no more
+/// memory than is touched.
+const FIRST_BYTES: usize = 8 << 20;
+
+/// How an object is read.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Fetch {
+    /// These bytes alone.
+    pub range: Option<ByteRange>,
+    /// This version.
+    pub version: Option<String>,
+    /// Only while it has this ETag.
+    pub if_match: Option<String>,
+    /// Bytes of one ranged request.
+    pub part_bytes: Option<u64>,
+    /// Parts in flight.
+    pub concurrency: Option<usize>,
+    /// Gives up after this long.
+    pub deadline: Option<Duration>,
+    /// The CUDA stream that the read stands in.
+    pub stream: Option<u64>,
+}
+
+/// How an object is written.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Store {
+    /// Its media type.
+    pub content_type: Option<String>,
+    /// The user's metadata.
+    pub metadata: Vec<(String, String)>,
+    /// Only where there is none yet.
+    pub if_absent: bool,
+    /// Only in place of the one with this ETag.
+    pub if_match: Option<String>,
+    /// Bytes of one part.
+    pub part_bytes: Option<u64>,
+    /// Parts in flight.
+    pub concurrency: Option<usize>,
+    /// Gives up after this long.
+    pub deadline: Option<Duration>,
+    /// The CUDA stream that the write stands in.
+    pub stream: Option<u64>,
+}
+
+impl Fetch {
+    /// A range from its offset and length.
+    ///
+    /// # Errors
+    /// When it has no end.
+    pub fn range(offset: u64, length: u64) -> Result<ByteRange, Failure> {
+        ByteRange::new(offset, length).ok_or(Failure::Range { offset, length })
+    }
+
+    fn request(&self, client: &Client, place: &Place) -> GetObject {
+        let mut get = client.get_object(&place.bucket, &place.key);
+        if let Some(range) = self.range {
+            get = get.range(range);
+        }
+        if let Some(version) = &self.version {
+            get = get.version(version);
+        }
+        if let Some(etag) = &self.if_match {
+            get = get.if_match(etag);
+        }
+        if let Some(bytes) = self.part_bytes {
+            get = get.part_bytes(bytes);
+        }
+        if let Some(parts) = self.concurrency {
+            get = get.concurrency(parts);
+        }
+        if let Some(after) = self.deadline {
+            get = get.deadline(after);
+        }
+        get
+    }
+
+    /// Reads into the target, whose lend ends with the future.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn into(
+        self,
+        client: Client,
+        place: Place,
+        target: Target,
+    ) -> Result<Report, Failure> {
+        let get = self.request(&client, &place);
+        match target {
+            Target::Host(target) => {
+                let outcome = get.into(target).await.map_err(|failed| failed.error)?;
+                Ok(Report::of_get(outcome).0)
+            }
+        }
+    }
+
+    /// Reads several ranges of one version of the object, each into a target of its own. Of
+    /// the fetch, version and range have no say.
+    ///
+    /// # Errors
+    /// The first failure. The others have ended by then.
+    pub async fn ranges(
+        self,
+        client: Client,
+        place: Place,
+        wanted: Vec<(ByteRange, Target)>,
+    ) -> Result<Vec<Report>, Failure> {
+        let mut get = client.get_ranges(&place.bucket, &place.key);
+        if let Some(parts) = self.concurrency {
+            get = get.concurrency(parts);
+        }
+        if let Some(after) = self.deadline {
+            get = get.deadline(after);
+        }
+        for (range, target) in wanted {
+            get = match target {
+                Target::Host(target) => get.range(range, target),
+            };
+        }
+        let outcomes = get.send().await.map_err(|failed| failed.error)?;
+        Ok(outcomes.into_iter().map(|outcome| Report::of_get(outcome).0).collect())
+    }
+
+    /// Reads into new host memory, which may be longer than what was read.
+    ///
+    /// # Errors
+    /// As the client's, and where there is no memory.
+    pub async fn whole(self, client: Client, place: Place) -> Result<(Report, Memory), Failure> {
+        let mut room = match self.range {
+            Some(range) => range.length() as usize,
+            None => FIRST_BYTES,
+        };
+        loop {
+            let mut memory = Memory::host(room)?;
+            let target = memory.target(0..room)?;
+            match self.clone().into(client.clone(), place.clone(), target).await {
+                Ok(report) => return Ok((report, memory)),
+                // An object may grow between two attempts, but not for ever.
+                Err(Failure::Client(ClientError::TargetTooSmall { needed, .. }))
+                    if self.range.is_none() && needed > room as u64 =>
+                {
+                    room = needed as usize;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+}
+
+impl Store {
+    fn request(&self, client: &Client, place: &Place) -> Result<PutObject, Failure> {
+        let mut put = client.put_object(&place.bucket, &place.key);
+        if let Some(kind) = &self.content_type {
+            put = put.content_type(kind)?;
+        }
+        for (name, value) in &self.metadata {
+            put = put.metadata(name, value)?;
+        }
+        if self.if_absent {
+            put = put.if_absent();
+        }
+        if let Some(etag) = &self.if_match {
+            put = put.if_match(etag)?;
+        }
+        if let Some(bytes) = self.part_bytes {
+            put = put.part_bytes(bytes);
+        }
+        if let Some(parts) = self.concurrency {
+            put = put.concurrency(parts);
+        }
+        if let Some(after) = self.deadline {
+            put = put.deadline(after);
+        }
+        Ok(put)
+    }
+
+    /// Writes the source as the whole object.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn send(
+        self,
+        client: Client,
+        place: Place,
+        source: Source,
+    ) -> Result<Report, Failure> {
+        let put = self.request(&client, &place)?;
+        let put = match source {
+            Source::Host(slice) => put.body(slice),
+        };
+        Ok(Report::of_put(put.send().await?))
+    }
+}
+
+/// What an object is.
+///
+/// # Errors
+/// As the client's.
+pub async fn head(client: Client, place: Place) -> Result<ObjectInfo, Failure> {
+    Ok(client.head_object(&place.bucket, &place.key).await?)
+}
