@@ -15,6 +15,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
@@ -44,6 +45,24 @@ impl HostBuffer {
         }
         let region = Region::map(bytes)?;
         Ok(Self::over(region.base(), bytes, Backing::Region(region)))
+    }
+
+    /// Memory that is another's, for callers whose language owns it: nothing is copied, and
+    /// nothing of it is freed here.
+    ///
+    /// `owner` is let go when the buffer, all slices of it and all registrations of it with
+    /// devices are gone.
+    ///
+    /// # Safety
+    /// As long as `owner` lives, the `bytes` bytes from `base` on are initialised, stay where
+    /// they are, and may be read and written. Nobody else writes them while a slice is out, nor
+    /// reads them while an exclusive one is. `bytes` is at most `isize::MAX`.
+    pub unsafe fn foreign(
+        base: NonNull<u8>,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self::over(base, bytes, Backing::Foreign { _owner: owner })
     }
 
     fn over(base: NonNull<u8>, bytes: usize, backing: Backing) -> Self {
@@ -131,7 +150,7 @@ impl HostBuffer {
     }
 
     /// The vector that the buffer was made from; its bytes are copied when it was made by
-    /// [`HostBuffer::zeroed`], and while a device has them registered.
+    /// [`HostBuffer::zeroed`] or of foreign memory, and while a device has them registered.
     ///
     /// # Errors
     /// The buffer itself while any slice is out.
@@ -143,7 +162,7 @@ impl HostBuffer {
         let copy = || unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes).to_vec() };
         Ok(match Arc::try_unwrap(backing) {
             Ok(Backing::Vec(parts)) => parts.into_vec(bytes),
-            Ok(Backing::Region(_region)) => copy(),
+            Ok(Backing::Region(_) | Backing::Foreign { .. }) => copy(),
             Err(_registered) => copy(),
         })
     }
@@ -382,6 +401,7 @@ struct Memory {
 enum Backing {
     Region(Region),
     Vec(VecParts),
+    Foreign { _owner: Arc<dyn Any + Send + Sync> },
 }
 
 // SAFETY: `base` points into memory owned by `backing`; access to it is arbitrated by

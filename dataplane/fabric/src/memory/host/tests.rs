@@ -73,6 +73,27 @@ fn a_registered_buffer_ends_with_its_last_user() {
     assert_ne!(vec.as_ptr() as u64, anchor.address());
 }
 
+/// Foreign memory is used where it lies, and its owner is let go with the last user.
+#[test]
+fn foreign_memory_stays_its_owner_s() {
+    let owner = Arc::new(Region::map(100).expect("memory"));
+    let alive = Arc::downgrade(&owner);
+    let base = owner.base();
+    // SAFETY: the region lives as long as its `Arc`, and nobody else uses it.
+    let mut buffer = unsafe { HostBuffer::foreign(base, 100, owner) };
+    let mut slice = buffer.slice_mut(10..20).expect("free");
+    assert_eq!(slice.address(), base.as_ptr() as u64 + 10);
+    slice.fill(7);
+    let anchor = slice.exact_anchor();
+    let buffer = buffer.into_vec().expect_err("lent");
+    drop(slice);
+    let vec = buffer.into_vec().expect("nothing lent");
+    assert!(vec[..10].iter().all(|byte| *byte == 0) && vec[10..20] == [7; 10]);
+    assert!(alive.upgrade().is_some(), "a registration may still reach it");
+    drop(anchor);
+    assert!(alive.upgrade().is_none());
+}
+
 #[test]
 fn ranges_outside_are_refused() {
     let mut buffer = HostBuffer::from(vec![0; 4]);
