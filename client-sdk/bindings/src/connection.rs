@@ -1,29 +1,23 @@
 //! A client that knows forks.
 //!
-//! Connections, sessions and their threads belong to the process that made them. A child that
-//! uses its parent's handle gets a client of its own with the same settings; the parent's is
-//! left as it is, neither used nor dropped, for the parent still speaks on its sockets.
+//! A child that uses its parent's handle gets a client of its own with the same settings: the
+//! parent still speaks on the sockets of the other.
 
-use std::sync::Arc;
-
-use arc_swap::ArcSwapOption;
 use keyway_client::Client;
 
 use crate::failure::Failure;
+use crate::process::PerProcess;
 use crate::runtime::runtime;
 use crate::settings::Settings;
 
 /// A client with what it takes to make it again.
 pub struct Connection {
     settings: Settings,
-    opened: ArcSwapOption<Opened>,
+    opened: PerProcess<Opened>,
 }
 
-struct Opened {
-    process: u32,
-    /// `None` once it is dropped.
-    client: Option<Client>,
-}
+/// `None` once it is dropped.
+struct Opened(Option<Client>);
 
 impl Connection {
     /// A client with these settings. Nothing is connected before the first request.
@@ -31,7 +25,7 @@ impl Connection {
     /// # Errors
     /// When a setting does not hold.
     pub fn open(settings: Settings) -> Result<Self, Failure> {
-        let connection = Self { settings, opened: ArcSwapOption::empty() };
+        let connection = Self { settings, opened: PerProcess::new() };
         connection.client()?;
         Ok(connection)
     }
@@ -46,30 +40,21 @@ impl Connection {
     /// # Errors
     /// When a forked child cannot make its own.
     pub fn client(&self) -> Result<Client, Failure> {
-        let process = std::process::id();
-        let opened = self.opened.load();
-        if let Some(opened) = opened.as_ref().filter(|opened| opened.process == process) {
-            return Ok(opened.client.clone().expect("only `drop` takes it"));
-        }
-        let client = {
-            let _runtime = runtime()?.enter();
-            self.settings.builder()?.build()?
-        };
-        let made = Opened { process, client: Some(client.clone()) };
-        self.opened.store(Some(Arc::new(made)));
-        Ok(client)
+        let opened = self.opened.get(|| {
+            let runtime = runtime()?;
+            let _entered = runtime.enter();
+            Ok::<_, Failure>(Opened(Some(self.settings.builder()?.build()?)))
+        })?;
+        Ok(opened.0.clone().expect("only `drop` takes it"))
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let client = self.client.take();
-        if self.process != std::process::id() {
-            std::mem::forget(client);
-            return;
-        }
         // What is left of its sessions is closed in the background, by this runtime.
-        let _runtime = runtime().map(|runtime| runtime.enter());
-        drop(client);
+        if let Ok(runtime) = runtime() {
+            let _entered = runtime.enter();
+            self.0 = None;
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the client's other languages share: C ([`keyway-capi`]) and Python ([`keyway-python`]).
+//! What the client's other languages share: C (`capi`) and Python (`python`).
 //!
 //! A [`Connection`] is a client that knows forks, [`Settings`] are a client's options as plain
 //! values, [`Place`] is an object's address as text, [`Memory`] is host or GPU memory of the
@@ -7,9 +7,6 @@
 //!
 //! What may not enter: anything of one language, and `unsafe`. The borders stand in the crates
 //! of the languages.
-//!
-//! [`keyway-capi`]: https://docs.rs/keyway-capi
-//! [`keyway-python`]: https://docs.rs/keyway-python
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +15,7 @@ mod failure;
 mod listing;
 mod memory;
 mod place;
+mod process;
 mod report;
 mod runtime;
 mod settings;
@@ -28,7 +26,8 @@ pub use failure::{Failure, Kind};
 pub use listing::{Listed, Listing};
 pub use memory::{Memory, Source, Target};
 pub use place::{InvalidPlace, Place};
+pub use process::{Made, PerProcess};
 pub use report::Report;
 pub use runtime::runtime;
 pub use settings::{InvalidSetting, Settings};
-pub use transfer::{Fetch, Store};
+pub use transfer::{Fetch, Store, head};

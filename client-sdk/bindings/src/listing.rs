@@ -1,6 +1,4 @@
-//! Listings, entry by entry.
-
-use std::collections::VecDeque;
+//! Listings, page by page.
 
 use jiff::Timestamp;
 use keyway_client::{Client, ListObjects};
@@ -26,11 +24,10 @@ pub enum Listed {
     Prefix(String),
 }
 
-/// A listing that is requested page by page, as entries are taken from it.
+/// A listing that is requested page by page.
 #[derive(Debug)]
 pub struct Listing {
     list: ListObjects,
-    ready: VecDeque<Listed>,
     next: Option<String>,
     over: bool,
 }
@@ -45,7 +42,7 @@ impl Listing {
         if let Some(delimiter) = delimiter {
             list = list.delimiter(delimiter);
         }
-        Self { list, ready: VecDeque::new(), next: None, over: false }
+        Self { list, next: None, over: false }
     }
 
     /// Begins after this key.
@@ -62,24 +59,28 @@ impl Listing {
         self
     }
 
-    /// The next entry; `None` after the last.
+    /// The entries of the next page; none after the last.
     ///
     /// # Errors
     /// As the client's. A listing that failed can be asked again.
-    pub async fn next(&mut self) -> Result<Option<Listed>, Failure> {
-        while self.ready.is_empty() && !self.over {
+    pub async fn page(&mut self) -> Result<Vec<Listed>, Failure> {
+        // A page may be empty and yet have a next.
+        while !self.over {
             let page = self.list.page(self.next.as_deref()).await?;
             self.over = page.next.is_none() || page.next == self.next;
             self.next = page.next;
-            let objects = page.objects.into_iter().map(|object| Listed::Object {
+            let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
+            entries.extend(page.objects.into_iter().map(|object| Listed::Object {
                 key: object.key,
                 bytes: object.size,
                 etag: object.etag,
                 modified: object.last_modified,
-            });
-            self.ready.extend(objects);
-            self.ready.extend(page.common_prefixes.into_iter().map(Listed::Prefix));
+            }));
+            entries.extend(page.common_prefixes.into_iter().map(Listed::Prefix));
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
         }
-        Ok(self.ready.pop_front())
+        Ok(Vec::new())
     }
 }

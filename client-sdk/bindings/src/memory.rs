@@ -58,6 +58,23 @@ impl Memory {
         }
     }
 
+    /// The first byte's address.
+    ///
+    /// # Errors
+    /// When something of it is lent.
+    pub fn address(&mut self) -> Result<u64, Failure> {
+        match self {
+            Self::Host(buffer) => Ok(buffer.bytes_mut()?.as_ptr() as u64),
+        }
+    }
+
+    /// The ordinal of the GPU that it belongs to.
+    pub fn gpu(&self) -> Option<u32> {
+        match self {
+            Self::Host(_) => None,
+        }
+    }
+
     /// Lends a range to be filled.
     ///
     /// # Errors

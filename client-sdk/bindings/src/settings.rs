@@ -16,7 +16,6 @@ const PATHS: [TransferPath; 3] =
 
 /// What a client is made of. What is `None` is as the Rust client has it.
 #[derive(Clone, Default)]
-#[non_exhaustive]
 pub struct Settings {
     /// `http://host:port` or `https://host`; else the environment's `KEYWAY_ENDPOINT` or
     /// `AWS_ENDPOINT_URL`.
@@ -209,8 +208,7 @@ mod tests {
         let wrong = Settings { require_strength: Some("strong".to_owned()), ..local() };
         let said = wrong.builder().map(drop).expect_err("no such strength").to_string();
         assert!(said.contains("window-local"), "{said}");
-        let half =
-            Settings { anonymous: false, access_key: Some("id".to_owned()), ..local() };
+        let half = Settings { anonymous: false, access_key: Some("id".to_owned()), ..local() };
         assert_eq!(built(half), Err(Kind::Invalid));
     }
 

@@ -16,7 +16,6 @@ const FIRST_BYTES: usize = 8 << 20;
 
 /// How an object is read.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct Fetch {
     /// These bytes alone.
     pub range: Option<ByteRange>,
@@ -36,7 +35,6 @@ pub struct Fetch {
 
 /// How an object is written.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct Store {
     /// Its media type.
     pub content_type: Option<String>,
