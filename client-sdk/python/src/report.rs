@@ -62,7 +62,7 @@ impl Report {
 }
 
 /// An object as the service describes it.
-#[pyclass(frozen, get_all, module = "keyway")]
+#[pyclass(frozen, get_all, module = "keyway", name = "ObjectInfo")]
 pub(crate) struct ObjectInfoView {
     size: u64,
     etag: Option<String>,

@@ -27,7 +27,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyMemoryView};
 
 use crate::buffer::Buffer;
 use crate::dlpack::{self, Imported};
@@ -152,7 +152,12 @@ fn kind(object: &Bound<'_, PyAny>) -> String {
 }
 
 fn from_buffer(object: &Bound<'_, PyAny>) -> PyResult<Part> {
-    let view = PyUntypedBuffer::get(object).map_err(|error| {
+    let view = PyUntypedBuffer::get(object).or_else(|_| {
+        // A `memoryview` fills in what an object leaves out, as ctypes does its strides.
+        let view = PyMemoryView::from(object)?;
+        PyUntypedBuffer::get(view.as_any())
+    });
+    let view = view.map_err(|error| {
         if error.is_instance_of::<PyTypeError>(object.py()) {
             let kind = kind(object);
             PyTypeError::new_err(format!(
