@@ -14,6 +14,7 @@ use crate::credentials::Credentials;
 use crate::http::{Client, Endpoint, Pool, PoolLimits, Wire};
 use crate::rdma::{Rdma, RdmaConfig};
 use crate::retry::RetryPolicy;
+use crate::staging::{Staging, StagingConfig};
 
 /// Largest part of a GET: one window of an adapter holds it.
 pub(crate) const GET_PART_BYTES_MAX: u64 = 1 << 30;
@@ -102,6 +103,7 @@ pub struct ClientBuilder {
     defaults: TransferDefaults,
     limits: PoolLimits,
     rdma: RdmaConfig,
+    staging: StagingConfig,
 }
 
 impl ClientBuilder {
@@ -121,6 +123,7 @@ impl ClientBuilder {
             },
             limits: PoolLimits::default(),
             rdma: RdmaConfig::default(),
+            staging: StagingConfig::default(),
         }
     }
 
@@ -171,6 +174,15 @@ impl ClientBuilder {
     #[must_use]
     pub fn require_strength(mut self, strength: KeyStrength) -> Self {
         self.rdma.strength_min = strength;
+        self
+    }
+
+    /// Host memory, pinned for each GPU that transfers name, through which their bodies pass;
+    /// 128 MiB unless said. A body holds 1 MiB of it, and a little more for each copy under way;
+    /// more bodies than that wait for one another.
+    #[must_use]
+    pub fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging.bytes = bytes;
         self
     }
 
@@ -262,7 +274,7 @@ impl ClientBuilder {
         let pool = Pool::new(tls, self.limits);
         let wire = Arc::new(Wire { endpoint, signer, pool });
         let rdma = Rdma::new(Arc::clone(&wire), self.path, self.rdma);
-        Ok(Client::new(wire, self.retry, self.defaults, rdma))
+        Ok(Client::new(wire, self.retry, self.defaults, rdma, Staging::new(self.staging)))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use keyway_auth::sigv4::SignError;
+use keyway_fabric::gpu::GpuError;
 use keyway_proto::{Checksum, TransferPath};
 
 use crate::builder::ConfigError;
@@ -38,6 +39,9 @@ pub enum ClientError {
     /// The connection broke, or did not speak HTTP.
     #[error("the connection broke")]
     Transport(#[source] hyper::Error),
+    /// The connection broke in the middle of a body.
+    #[error("the connection broke")]
+    Socket(#[source] std::io::Error),
     /// The peer sent or took nothing for too long.
     #[error("nothing moved for {0:?}")]
     Stalled(Duration),
@@ -108,6 +112,9 @@ pub enum ClientError {
     /// There is no memory for the object.
     #[error("no memory for the object")]
     Memory(#[from] keyway_fabric::memory::MemoryError),
+    /// A GPU whose memory the transfer names, or the way to it, cannot be used.
+    #[error("the GPU's memory cannot be reached")]
+    Gpu(#[from] GpuError),
     /// The file to be sent cannot be read.
     #[error("the file cannot be read")]
     File(#[from] std::io::Error),
@@ -158,12 +165,22 @@ pub enum RetryClass {
 }
 
 impl ClientError {
+    /// What ended an exchange: the connection, or the GPU that its body came from.
+    pub(crate) fn of_connection(error: hyper::Error) -> Self {
+        let cause = std::error::Error::source(&error);
+        match cause.and_then(|cause| cause.downcast_ref::<GpuError>()) {
+            Some(gpu) => Self::Gpu(gpu.clone()),
+            None => Self::Transport(error),
+        }
+    }
+
     /// Whether the same request may succeed later.
     pub fn class(&self) -> RetryClass {
         match self {
             Self::Service(error) => error.class(),
             Self::Connect { .. }
             | Self::Transport(_)
+            | Self::Socket(_)
             | Self::Stalled(_)
             | Self::BrokenBody { .. }
             | Self::Rdma(_) => RetryClass::Transient,

@@ -45,6 +45,7 @@ mod http;
 mod ops;
 mod rdma;
 mod retry;
+mod staging;
 #[cfg(feature = "object_store")]
 mod store;
 mod transfer;
@@ -54,7 +55,11 @@ pub use builder::{Addressing, ClientBuilder, ConfigError, PathPolicy, Tls};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{ClientError, Malformed, RetryClass, ServiceError};
 pub use http::Client;
-pub use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut, LendError, MemoryError};
+pub use keyway_fabric::gpu::{Gpu, GpuError, GpuUuid};
+pub use keyway_fabric::memory::{
+    DeviceBuffer, DeviceSlice, DeviceSliceMut, HostBuffer, HostSlice, HostSliceMut, LendError,
+    MemoryError,
+};
 pub use ops::{
     CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
     ListedBucket, ListedObject, Presign,
@@ -64,6 +69,6 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;
 pub use transfer::{
-    Failed, GetObject, GetOutcome, GetRanges, ObjectInfo, Progress, PutBody, PutObject, PutOutcome,
-    Unverified, Verified,
+    Failed, GetObject, GetOutcome, GetRanges, GetTarget, ObjectInfo, Progress, PutBody, PutObject,
+    PutOutcome, Unverified, Verified,
 };

@@ -9,7 +9,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::pool::Connection;
+use super::bulk::{self, Bulk};
+use super::connection::Connection;
 use crate::error::{ClientError, Malformed, ServiceError};
 use crate::xml;
 
@@ -25,6 +26,11 @@ pub(crate) struct Answer {
     body: Incoming,
     connection: Option<Connection>,
     stall_timeout: Duration,
+    /// Whether [`read`](Self::read) was called.
+    is_begun: bool,
+    bulk: Option<Bulk>,
+    /// What is left of a piece that did not fit where it was read to.
+    rest: Bytes,
 }
 
 impl Answer {
@@ -34,7 +40,15 @@ impl Answer {
         stall_timeout: Duration,
     ) -> Self {
         let (head, body) = response.into_parts();
-        let mut answer = Self { head, body, connection: Some(connection), stall_timeout };
+        let mut answer = Self {
+            head,
+            body,
+            connection: Some(connection),
+            stall_timeout,
+            is_begun: false,
+            bulk: None,
+            rest: Bytes::new(),
+        };
         if answer.body.is_end_stream() {
             answer.release();
         }
@@ -83,6 +97,38 @@ impl Answer {
                     return Ok(None);
                 }
             }
+        }
+    }
+
+    /// Reads the next bytes of the body to where they are wanted; 0 at its end, or where it
+    /// breaks. Not to be mixed with [`chunk`](Self::chunk).
+    pub(crate) async fn read(&mut self, into: &mut [u8]) -> Result<usize, ClientError> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.begin().await;
+        }
+        if let Some(bulk) = &mut self.bulk {
+            let read = timeout(self.stall_timeout, bulk.read(into)).await;
+            let read = read.map_err(|_| ClientError::Stalled(self.stall_timeout))?;
+            return read.map_err(ClientError::Socket);
+        }
+        while self.rest.is_empty() {
+            match self.chunk().await? {
+                Some(piece) => self.rest = piece,
+                None => return Ok(0),
+            }
+        }
+        let bytes = self.rest.len().min(into.len());
+        into[..bytes].copy_from_slice(&self.rest.split_to(bytes));
+        Ok(bytes)
+    }
+
+    /// Has the socket to itself where the body is large.
+    async fn begin(&mut self) {
+        let Some(bulk) = bulk::length(&self.head).filter(|_| !self.body.is_end_stream()) else {
+            return;
+        };
+        if let Some(connection) = self.connection.take() {
+            self.bulk = Bulk::take(connection, &mut self.body, bulk).await;
         }
     }
 

@@ -12,6 +12,8 @@
 
 mod answer;
 mod body;
+mod bulk;
+mod connection;
 mod endpoint;
 mod pool;
 
@@ -29,9 +31,10 @@ use crate::builder::{ClientBuilder, TransferDefaults};
 use crate::error::ClientError;
 use crate::rdma::Rdma;
 use crate::retry::{Retries, RetryPolicy};
+use crate::staging::Staging;
 
 pub(crate) use answer::Answer;
-pub(crate) use body::{BodyProgress, RequestBody};
+pub(crate) use body::{BodyProgress, CallBody, Fetched, RequestBody};
 pub(crate) use endpoint::{Endpoint, Query};
 pub(crate) use pool::{Pool, PoolLimits};
 
@@ -46,6 +49,7 @@ struct Shared {
     retry: RetryPolicy,
     defaults: TransferDefaults,
     rdma: Rdma,
+    staging: Staging,
 }
 
 /// What requests are signed with and sent over.
@@ -77,7 +81,7 @@ pub(crate) struct Call {
     control: Option<Arc<str>>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub(crate) body: CallBody,
     pub(crate) covered: Covered,
     pub(crate) progress: Option<BodyProgress>,
 }
@@ -91,7 +95,7 @@ impl Call {
             control: None,
             query: Query::default(),
             headers: HeaderMap::new(),
-            body: Bytes::new(),
+            body: CallBody::default(),
             covered: Covered::default(),
             progress: None,
         }
@@ -138,8 +142,9 @@ impl Client {
         retry: RetryPolicy,
         defaults: TransferDefaults,
         rdma: Rdma,
+        staging: Staging,
     ) -> Self {
-        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma }) }
+        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging }) }
     }
 
     /// The endpoint's address.
@@ -165,6 +170,10 @@ impl Client {
 
     pub(crate) fn rdma(&self) -> &Rdma {
         &self.shared.rdma
+    }
+
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.shared.staging
     }
 
     /// Signs and sends a call once. An answer of any status but success is an error.
@@ -213,7 +222,7 @@ impl Wire {
             Some(path) => self.endpoint.control(path),
             None => self.endpoint.target(call.bucket.as_deref(), call.key.as_deref())?,
         };
-        let mut request = Request::new(RequestBody::new(call.body.clone(), call.progress.clone()));
+        let mut request = Request::new(RequestBody::new(&call.body, call.progress.clone()));
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = target.uri(&call.query)?;
         *request.headers_mut() = call.headers.clone();
@@ -232,11 +241,11 @@ impl Call {
     fn payload(&self) -> Payload {
         match self.covered {
             Covered::ByChecksum if self.body.is_empty() => Payload::EMPTY,
-            Covered::Itself => {
-                let sum = Checksum::of(ChecksumKind::Sha256, &self.body);
+            Covered::Itself if let CallBody::Bytes(body) = &self.body => {
+                let sum = Checksum::of(ChecksumKind::Sha256, body);
                 Payload::Sha256(sum.value().try_into().expect("SHA-256 has 32 bytes"))
             }
-            Covered::ByChecksum | Covered::Nothing => Payload::Unsigned,
+            Covered::ByChecksum | Covered::Itself | Covered::Nothing => Payload::Unsigned,
         }
     }
 }

@@ -5,27 +5,25 @@
 //! was dropped half-read is closed, not drained: the bytes in flight are unbounded.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use ::http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::Service;
 
 use super::body::RequestBody;
+use super::connection::{Connection, Kept, Place};
 use super::endpoint::Target;
 use crate::error::{ClientError, Malformed};
 
 /// Idle connections kept per address.
 const IDLE_MAX: usize = 64;
-/// Bytes that a connection buffers while reading a body.
-const READ_BUFFER_BYTES: usize = 512 * 1024;
 
 /// Bounds of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -53,30 +51,33 @@ pub(crate) struct Pool {
     idle: Arc<Idle>,
 }
 
-type Idle = Mutex<HashMap<Authority, Vec<SendRequest<RequestBody>>>>;
+/// Connections that nobody uses.
+#[derive(Default)]
+pub(super) struct Idle(Mutex<HashMap<Authority, Vec<Kept>>>);
 
-/// A connection on loan to one request.
-pub(crate) struct Connection {
-    sender: SendRequest<RequestBody>,
-    authority: Authority,
-    idle: Arc<Idle>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    /// Gives the connection back after an answer that was read to its end.
-    pub(crate) fn release(self) {
-        if self.sender.is_closed() {
+impl Idle {
+    /// Takes a connection that may be used again.
+    pub(super) fn keep(&self, authority: Authority, connection: Kept) {
+        if connection.sender.is_closed() {
             return;
         }
-        let mut idle = lock(&self.idle);
-        match idle.get_mut(&self.authority) {
-            Some(kept) if kept.len() < IDLE_MAX => kept.push(self.sender),
+        let mut idle = self.lock();
+        match idle.get_mut(&authority) {
+            Some(kept) if kept.len() < IDLE_MAX => kept.push(connection),
             Some(_) => {}
             None => {
-                idle.insert(self.authority, vec![self.sender]);
+                idle.insert(authority, vec![connection]);
             }
         }
+    }
+
+    fn take(&self, authority: &Authority) -> Option<Kept> {
+        self.lock().get_mut(authority)?.pop()
+    }
+
+    /// A poisoned lock holds whole values all the same: they are pushed and popped.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Authority, Vec<Kept>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,39 +119,39 @@ impl Pool {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let mut permit = permit.expect("the pool never closes its semaphore");
         loop {
-            let (sender, kept) = match self.kept(&target.authority).await {
-                Some(sender) => (sender, true),
+            let (kept, is_kept) = match self.kept(&target.authority).await {
+                Some(kept) => (kept, true),
                 None => (self.connect(target).await?, false),
             };
             let idle = Arc::clone(&self.idle);
-            let authority = target.authority.clone();
-            let mut connection = Connection { sender, authority, idle, _permit: permit };
-            let sent = connection.sender.try_send_request(request);
+            let place = Place { authority: target.authority.clone(), idle, permit };
+            let mut connection = Connection { kept, place };
+            let sent = connection.kept.sender.try_send_request(request);
             let sent = timeout(answer_timeout, sent).await;
             match sent.map_err(|_| ClientError::Stalled(answer_timeout))? {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
-                    Some(unsent) if kept => {
+                    Some(unsent) if is_kept => {
                         request = unsent;
-                        permit = connection._permit;
+                        permit = connection.place.permit;
                     }
-                    _ => return Err(ClientError::Transport(error.into_error())),
+                    _ => return Err(ClientError::of_connection(error.into_error())),
                 },
             }
         }
     }
 
     /// A kept connection that is ready; those that were closed are dropped on the way.
-    async fn kept(&self, authority: &Authority) -> Option<SendRequest<RequestBody>> {
+    async fn kept(&self, authority: &Authority) -> Option<Kept> {
         loop {
-            let mut sender = lock(&self.idle).get_mut(authority)?.pop()?;
-            if sender.ready().await.is_ok() {
-                return Some(sender);
+            let mut kept = self.idle.take(authority)?;
+            if kept.sender.ready().await.is_ok() {
+                return Some(kept);
             }
         }
     }
 
-    async fn connect(&self, target: &Target) -> Result<SendRequest<RequestBody>, ClientError> {
+    async fn connect(&self, target: &Target) -> Result<Kept, ClientError> {
         let failed = |source| ClientError::Connect {
             endpoint: format!("{}://{}", target.scheme, target.authority),
             source,
@@ -162,18 +163,7 @@ impl Pool {
             .await
             .map_err(|_| failed("the handshake takes too long".into()))?
             .map_err(failed)?;
-        let (sender, connection) = http1::Builder::new()
-            .max_buf_size(READ_BUFFER_BYTES)
-            .handshake(stream)
-            .await
-            .map_err(ClientError::Transport)?;
-        tokio::spawn(async move {
-            // A broken connection shows at the request that uses it.
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection closed");
-            }
-        });
-        Ok(sender)
+        Kept::over(stream).await
     }
 }
 
@@ -184,11 +174,4 @@ fn address(scheme: &Scheme, authority: &Authority) -> Result<Uri, ClientError> {
         .path_and_query(PathAndQuery::from_static("/"))
         .build()
         .map_err(|error| Malformed::because("an address that is no URI", error).into())
-}
-
-/// A poisoned lock holds whole values all the same: they are pushed and popped.
-fn lock(
-    idle: &Idle,
-) -> std::sync::MutexGuard<'_, HashMap<Authority, Vec<SendRequest<RequestBody>>>> {
-    idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

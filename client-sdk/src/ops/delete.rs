@@ -48,7 +48,7 @@ impl Client {
         let objects = keys.into_iter().map(|key| xml::DeleteEntry { key }).collect();
         let mut call = Call::bucket(Method::POST, bucket);
         call.query = Query::flag("delete");
-        call.body = xml::write(&xml::Delete { quiet: true, objects })?;
+        call.body = xml::write(&xml::Delete { quiet: true, objects })?.into();
         // S3 wants a digest of this body; MD5 is the one that every service knows.
         let md5 = Checksum::of(ChecksumKind::Md5, &call.body);
         call.header("content-md5", &md5.to_base64())?;

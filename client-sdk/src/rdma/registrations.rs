@@ -60,7 +60,7 @@ impl Registrations {
     pub(super) async fn of(&self, target: &impl Target) -> Result<Held, VerbsError> {
         self.sweep();
         if !self.exact {
-            return Ok(Held(Some(self.register(target.exact_anchor()).await?)));
+            return Ok(Held(Some(self.register(target.exact_anchor()?).await?)));
         }
         let (address, length) = (target.address(), target.length());
         let known = |kept: &&mut Kept| kept.registration.covers(address, length);
@@ -68,7 +68,7 @@ impl Registrations {
             return Ok(Held(Some(Arc::clone(&kept.registration))));
         }
         // Two transfers of a new buffer may both register it: one of them is swept with it.
-        let registration = self.register(target.anchor()).await?;
+        let registration = self.register(target.anchor()?).await?;
         let mut kept = self.kept.lock();
         let oldest = (kept.len() >= KEPT_MAX).then(|| kept.remove(0));
         kept.push(Kept { registration: Arc::clone(&registration), life: target.life() });

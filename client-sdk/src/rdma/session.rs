@@ -167,7 +167,8 @@ fn shape(strength: KeyStrength, windows: u32) -> LinkShape {
 async fn ask(wire: &Wire, request: &SessionRequest) -> Result<SessionOffer, SessionError> {
     let mut call = Call::control(Method::POST, "/_keyway/v1/sessions");
     call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    call.body = Bytes::from(serde_json::to_vec(request).expect("types of ours have a JSON form"));
+    let body = serde_json::to_vec(request).expect("types of ours have a JSON form");
+    call.body = Bytes::from(body).into();
     let document = wire.attempt(&call).await?.document().await?;
     let offer = serde_json::from_slice(&document);
     offer.map_err(|error| ClientError::from(Malformed::because("a strange session", error)).into())

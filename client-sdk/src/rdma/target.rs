@@ -1,9 +1,16 @@
 //! Memory that a transfer fills or drains.
 
-use keyway_fabric::memory::{BufferLife, HostSlice, HostSliceMut};
-use keyway_fabric::verbs::Anchor;
+use std::any::Any;
+use std::sync::Arc;
+
+use keyway_fabric::NativeError;
+use keyway_fabric::gpu::{CopyQueue, Gpu};
+use keyway_fabric::memory::{BufferLife, DeviceSlice, DeviceSliceMut, HostSlice, HostSliceMut};
+use keyway_fabric::verbs::{Anchor, VerbsError};
 use keyway_proto::checksum::MultiHasher;
-use keyway_proto::{DigestSet, Digests, TransferPath};
+use keyway_proto::{Checksum, DigestSet, Digests, TransferPath};
+
+use crate::error::ClientError;
 
 /// Bytes hashed before other tasks have their turn.
 const HASHED_AT_ONCE_BYTES: usize = 1 << 20;
@@ -12,9 +19,12 @@ const HASHED_AT_ONCE_BYTES: usize = 1 << 20;
 ///
 /// It moves into the transfer and comes back when the key is dead. Memory of another kind, such
 /// as a GPU's, is another implementation.
-pub(crate) trait Target: Send + Sync + 'static {
+pub trait Target: Send + Sync + 'static {
     /// How bytes travel that a node moves into it or out of it.
     const PATH: TransferPath;
+
+    /// Whether adapters can register it.
+    const IS_REGISTRABLE: bool;
 
     /// The first byte's address, as the adapter knows it.
     fn address(&self) -> u64;
@@ -23,22 +33,33 @@ pub(crate) trait Target: Send + Sync + 'static {
     fn length(&self) -> usize;
 
     /// All of the buffer that it is a part of.
-    fn anchor(&self) -> Anchor;
+    ///
+    /// # Errors
+    /// Where adapters cannot register it.
+    fn anchor(&self) -> Result<Anchor, VerbsError>;
 
     /// It alone.
-    fn exact_anchor(&self) -> Anchor;
+    ///
+    /// # Errors
+    /// Where adapters cannot register it.
+    fn exact_anchor(&self) -> Result<Anchor, VerbsError>;
 
     /// Whether the buffer that it is a part of is still in use.
     fn life(&self) -> BufferLife;
 
     /// Checksums of the first `bytes` bytes, as they lie in the memory.
-    fn digests(&self, bytes: usize, set: DigestSet) -> impl Future<Output = Digests> + Send;
+    fn digests(
+        &self,
+        bytes: usize,
+        set: DigestSet,
+    ) -> impl Future<Output = Result<Digests, ClientError>> + Send;
 }
 
 macro_rules! host_target {
     ($slice:ty) => {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsHost;
+            const IS_REGISTRABLE: bool = true;
 
             fn address(&self) -> u64 {
                 <$slice>::address(self)
@@ -48,20 +69,20 @@ macro_rules! host_target {
                 self.len()
             }
 
-            fn anchor(&self) -> Anchor {
-                <$slice>::anchor(self)
+            fn anchor(&self) -> Result<Anchor, VerbsError> {
+                Ok(<$slice>::anchor(self))
             }
 
-            fn exact_anchor(&self) -> Anchor {
-                <$slice>::exact_anchor(self)
+            fn exact_anchor(&self) -> Result<Anchor, VerbsError> {
+                Ok(<$slice>::exact_anchor(self))
             }
 
             fn life(&self) -> BufferLife {
                 <$slice>::life(self)
             }
 
-            async fn digests(&self, bytes: usize, set: DigestSet) -> Digests {
-                digests(&self[..bytes], set).await
+            async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
+                Ok(digests(&self[..bytes], set).await)
             }
         }
     };
@@ -69,6 +90,66 @@ macro_rules! host_target {
 
 host_target!(HostSliceMut);
 host_target!(HostSlice);
+
+macro_rules! device_target {
+    ($slice:ty) => {
+        impl Target for $slice {
+            const PATH: TransferPath = TransferPath::VerbsGpu;
+            const IS_REGISTRABLE: bool = false;
+
+            fn address(&self) -> u64 {
+                <$slice>::address(self)
+            }
+
+            fn length(&self) -> usize {
+                self.len()
+            }
+
+            fn anchor(&self) -> Result<Anchor, VerbsError> {
+                Err(no_dma_buf())
+            }
+
+            fn exact_anchor(&self) -> Result<Anchor, VerbsError> {
+                Err(no_dma_buf())
+            }
+
+            fn life(&self) -> BufferLife {
+                <$slice>::life(self)
+            }
+
+            async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
+                assert!(bytes <= self.len(), "digests are of bytes of the slice");
+                let range = (self.address(), bytes as u64);
+                digests_on(self.gpu(), range, self.backing(), set).await
+            }
+        }
+    };
+}
+
+device_target!(DeviceSliceMut);
+device_target!(DeviceSlice);
+
+fn no_dma_buf() -> VerbsError {
+    NativeError::NotOffered { library: "libibverbs.so.1", symbol: "ibv_reg_dmabuf_mr" }.into()
+}
+
+/// Checksums that the GPU computes.
+async fn digests_on(
+    gpu: &Arc<Gpu>,
+    (address, bytes): (u64, u64),
+    keep: Arc<dyn Any + Send + Sync>,
+    set: DigestSet,
+) -> Result<Digests, ClientError> {
+    let queue = CopyQueue::open(gpu)?;
+    let mut found = Vec::new();
+    for kind in set.iter() {
+        found.push(match bytes {
+            0 => Checksum::of(kind, &[]),
+            _ => queue.digest(kind, address, bytes, Arc::clone(&keep)).await?,
+        });
+    }
+    Ok(found.into_iter().collect())
+}
 
 async fn digests(bytes: &[u8], set: DigestSet) -> Digests {
     let mut hasher = MultiHasher::new(set);

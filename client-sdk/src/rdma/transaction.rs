@@ -294,7 +294,10 @@ async fn bind<M: Target>(
 ) -> Result<Armed<M>, (RdmaError, M)> {
     let Some(held) = held else {
         let (link, domain) = (session.link.clone(), Arc::clone(&session.domain));
-        let anchor = memory.exact_anchor();
+        let anchor = match memory.exact_anchor() {
+            Ok(anchor) => anchor,
+            Err(error) => return Err((RdmaError::Registration(error), memory)),
+        };
         let register = move || Armed::register(link, &domain, memory, anchor, direction);
         let armed = rejoin(tokio::task::spawn_blocking(register)).await;
         return armed.map_err(|(error, memory)| (RdmaError::Registration(error), memory));

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::Method;
-use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::key::Direction;
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, DigestSet, NodeId};
 
 use super::ObjectInfo;
 use super::fetch::{Fetch, State};
+use super::landing::GetTarget;
 use crate::error::{ClientError, Malformed};
 use crate::http::Answer;
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Ticket,
     Travelled, transact,
 };
 
@@ -80,12 +80,13 @@ impl Fetch {
     ///
     /// # Errors
     /// When it must not go over HTTP, or it is time to stop.
-    pub(super) async fn ticket(
+    pub(super) async fn ticket<M: GetTarget>(
         &self,
         state: &mut State,
-        room: usize,
+        target: &M,
     ) -> Result<Option<Ticket>, ClientError> {
         let rdma = self.client.rdma();
+        let room = target.length();
         let bytes = state.expected.unwrap_or(room as u64);
         // A body that broke midway is continued as it began.
         if state.direct.over || state.reached > 0 || room == 0 || !rdma.is_wanted(bytes) {
@@ -98,30 +99,30 @@ impl Fetch {
             let ticket = async { Ok(rdma.ticket(self.route.node(), bytes).await) };
             self.stop.or(ticket).await?
         };
-        match ticket {
-            Ok(ticket) => Ok(Some(ticket)),
-            Err(reason) => {
-                state.direct.over = true;
-                rdma.fall_back(reason, &mut state.direct.fallbacks)?;
-                Ok(None)
-            }
-        }
+        let reason = match ticket {
+            Ok(ticket) if M::IS_REGISTRABLE => return Ok(Some(ticket)),
+            Ok(_) => Fallback::Registration,
+            Err(reason) => reason,
+        };
+        state.direct.over = true;
+        rdma.fall_back(reason, &mut state.direct.fallbacks)?;
+        Ok(None)
     }
 
     /// Lends the front of `target` for one attempt, and gives all of it back when its key is
     /// dead.
-    pub(super) async fn attempt_direct(
+    pub(super) async fn attempt_direct<M: GetTarget>(
         &mut self,
         ticket: Ticket,
-        mut target: HostSliceMut,
+        mut target: M,
         state: &mut State,
-    ) -> (HostSliceMut, Result<Step, ClientError>) {
+    ) -> (M, Result<Step, ClientError>) {
         let asked = self.wanted(state).and_then(|wanted| Ok((wanted, self.ranged(wanted)?)));
         let (wanted, call) = match asked {
             Ok(asked) => asked,
             Err(error) => return (target, Err(error)),
         };
-        let available = target.len() as u64;
+        let available = target.length() as u64;
         let length = state.expected.unwrap_or(available);
         if length > available {
             let error = ClientError::TargetTooSmall { needed: length, available };
@@ -142,15 +143,16 @@ impl Fetch {
             Outcome::Moved(answer, moved) => {
                 let landed = self.landed(&answer, &moved, wanted, &memory, state).await;
                 if landed.is_ok() {
-                    let path = HostSliceMut::PATH;
-                    let travelled = Travelled::by_rdma(path, &ticket, Fallbacks::default());
+                    let travelled = Travelled::by_rdma(M::PATH, &ticket, Fallbacks::default());
                     state.direct.moved = Some(travelled);
                     self.client.rdma().moved(&ticket, moved.bytes);
                 }
                 landed.map(|()| Step::Done)
             }
             Outcome::Answered(answer) => {
-                self.answered(answer, wanted, ticket, &mut memory, state).await
+                let result;
+                (memory, result) = self.answered(answer, wanted, ticket, memory, state).await;
+                result
             }
             Outcome::Failed(error) => self.failed_direct(error, &ticket, state),
         };
@@ -159,22 +161,23 @@ impl Fetch {
         }
         (memory, result)
     }
+
     /// Holds what the service says it moved against what was asked for and what is there.
-    async fn landed(
+    async fn landed<M: GetTarget>(
         &mut self,
         answer: &Answer,
         moved: &Moved,
         wanted: Option<ByteRange>,
-        memory: &HostSliceMut,
+        memory: &M,
         state: &mut State,
     ) -> Result<(), ClientError> {
         let needed = self.check(answer, wanted, state)?;
-        if moved.bytes != needed || needed > memory.len() as u64 {
+        if moved.bytes != needed || needed > memory.length() as u64 {
             return Err(Malformed::new("other bytes than asked for were moved").into());
         }
         let set = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);
         let set = state.kind.into_iter().fold(set, DigestSet::with);
-        let found = memory.digests(needed as usize, set).await;
+        let found = memory.digests(needed as usize, set).await?;
         let sent = moved.crc64nvme.zip(found.value(ChecksumKind::Crc64Nvme).copied());
         if let Some((expected, found)) = sent.filter(|(expected, found)| expected != found) {
             return Err(ClientError::ChecksumMismatch { expected, found });
@@ -205,20 +208,36 @@ impl Fetch {
     }
 
     /// An answer without bytes in the memory: they may be in its body.
-    async fn answered(
+    async fn answered<M: GetTarget>(
         &mut self,
         mut answer: Answer,
         wanted: Option<ByteRange>,
         ticket: Ticket,
-        memory: &mut HostSliceMut,
+        memory: M,
         state: &mut State,
-    ) -> Result<Step, ClientError> {
+    ) -> (M, Result<Step, ClientError>) {
         if !answer.status().is_success() {
             let error = answer.read_error(&Method::GET).await;
-            return self.refused_direct(error, &ticket, memory.len() as u64, state).await;
+            let result = self.refused_direct(error, &ticket, memory.length() as u64, state).await;
+            return (memory, result);
         }
         // The window is another's now; the body needs none.
         drop(ticket);
+        match self.declined(&answer, wanted, state).await {
+            Ok(Some(needed)) => self.take_body(answer, needed, memory, state).await,
+            Ok(None) => (memory, Ok(Step::Again)),
+            Err(error) => (memory, Err(error)),
+        }
+    }
+
+    /// Goes on with the body of an answer, and tells the bytes that there will be in all; `None`
+    /// where another node is to be asked.
+    async fn declined(
+        &mut self,
+        answer: &Answer,
+        wanted: Option<ByteRange>,
+        state: &mut State,
+    ) -> Result<Option<u64>, ClientError> {
         let rdma = self.client.rdma();
         let reply = Reply::of(answer.status(), answer.headers());
         if let Reply::Declined(Some(node)) = reply
@@ -227,7 +246,7 @@ impl Fetch {
         {
             state.direct.rerouted = true;
             self.route.set(node);
-            return Ok(Step::Again);
+            return Ok(None);
         }
         let reason = match reply {
             Reply::Declined(Some(_)) => Fallback::OtherNode,
@@ -236,11 +255,10 @@ impl Fetch {
         };
         state.direct.over = true;
         // There is nothing to be moved of an empty object.
-        if super::info::content_length(&answer)? > 0 {
+        if super::info::content_length(answer)? > 0 {
             rdma.fall_back(reason, &mut state.direct.fallbacks)?;
         }
-        let stop = self.stop.clone();
-        stop.or(self.take_body(answer, wanted, memory, state)).await
+        self.check(answer, wanted, state).map(Some)
     }
 
     async fn refused_direct(

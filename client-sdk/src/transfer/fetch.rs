@@ -3,7 +3,8 @@
 //! The run is asked for with `If-Match` once its ETag is known, so bytes of two versions
 //! never meet in one buffer. When a body breaks midway the next attempt asks for what is
 //! missing; the checksum in the making goes on where it stood. How an attempt goes by RDMA
-//! stands in [`direct`](super::direct).
+//! stands in [`direct`](super::direct), how bytes of a body get into the memory in
+//! [`landing`](super::landing).
 
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
 use keyway_proto::checksum::Hasher;
@@ -11,10 +12,14 @@ use keyway_proto::{ByteRange, Checksum, ChecksumKind};
 
 use super::direct::{Direct, Route, Step};
 use super::info::{ObjectInfo, content_length, content_range};
+use super::landing::{GetTarget, Landing as _};
 use super::{Failed, Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, Call, Client};
 use crate::rdma::Travelled;
+
+/// Bytes received and hashed at a time: they are still in the core's cache when they are hashed.
+const PIECE_BYTES: usize = 512 * 1024;
 
 /// What is fetched.
 pub(super) struct Fetch {
@@ -23,8 +28,6 @@ pub(super) struct Fetch {
     pub(super) call: Call,
     /// The bytes; `None` for the whole object, whose size the answer tells.
     pub(super) range: Option<ByteRange>,
-    /// Makes memory of up to this many bytes where the target is empty.
-    pub(super) grow_max: Option<u64>,
     /// The ETag that every answer must have.
     pub(super) pin: Option<String>,
     /// The checksum to compute; `None` for the one that the first answer offers.
@@ -36,8 +39,8 @@ pub(super) struct Fetch {
 }
 
 /// What was fetched.
-pub(super) struct Fetched {
-    pub(super) target: HostSliceMut,
+pub(super) struct Fetched<M> {
+    pub(super) target: M,
     /// Bytes at the front of the target.
     pub(super) bytes: u64,
     /// Of the first answer.
@@ -92,7 +95,6 @@ impl Fetch {
             client: self.client.clone(),
             call: self.call.clone(),
             range: Some(range),
-            grow_max: None,
             pin: self.pin.clone(),
             hash: self.hash,
             meter: self.meter.clone(),
@@ -105,21 +107,31 @@ impl Fetch {
     ///
     /// # Errors
     /// With the memory, when retrying could not help or was not allowed any more.
-    pub(super) async fn run(
+    pub(super) async fn run<M: GetTarget>(self, target: M) -> Result<Fetched<M>, Failed<M>> {
+        self.run_growing(target, |_| None).await
+    }
+
+    /// The same; where the body needs more memory than there is, `grow` may make it.
+    pub(super) async fn run_growing<M: GetTarget>(
         mut self,
-        mut target: HostSliceMut,
-    ) -> Result<Fetched, Failed<HostSliceMut>> {
+        mut target: M,
+        grow: impl Fn(u64) -> Option<Result<M, ClientError>> + Send + Sync,
+    ) -> Result<Fetched<M>, Failed<M>> {
         let mut state = State::new(&self, Direct::default());
         let mut retries = self.client.retries();
         let stop = self.stop.clone();
         loop {
-            let result = match self.ticket(&mut state, target.len()).await {
+            let result = match self.ticket(&mut state, &target).await {
                 Ok(Some(ticket)) => {
                     let result;
                     (target, result) = self.attempt_direct(ticket, target, &mut state).await;
                     result
                 }
-                Ok(None) => stop.or(self.attempt(&mut target, &mut state)).await,
+                Ok(None) => {
+                    let result;
+                    (target, result) = self.attempt(target, &mut state, &grow).await;
+                    result
+                }
                 Err(error) => Err(error),
             };
             match result {
@@ -142,11 +154,12 @@ impl Fetch {
         })
     }
 
-    async fn attempt(
+    async fn attempt<M: GetTarget>(
         &mut self,
-        target: &mut HostSliceMut,
+        mut target: M,
         state: &mut State,
-    ) -> Result<Step, ClientError> {
+        grow: impl Fn(u64) -> Option<Result<M, ClientError>>,
+    ) -> (M, Result<Step, ClientError>) {
         // A body that broke before its ETag was known cannot be continued safely.
         if self.pin.is_none() && state.reached > 0 {
             self.meter.take_back(state.reached);
@@ -155,42 +168,81 @@ impl Fetch {
         }
         // Everything came, and only the end of the last body was lost.
         if state.expected == Some(state.reached) && state.info.is_some() {
-            return Ok(Step::Done);
+            return (target, Ok(Step::Done));
         }
-        let wanted = self.wanted(state)?;
-        let call = self.ranged(wanted)?;
-        let answer = match self.client.attempt(&call).await {
-            Ok(answer) => answer,
-            Err(error) => return Err(self.refused(error)),
+        let stop = self.stop.clone();
+        let (answer, needed) = match stop.or(self.ask(state)).await {
+            Ok(asked) => asked,
+            Err(error) => return (target, Err(error)),
         };
-        self.take_body(answer, wanted, target, state).await
+        if needed > target.length() as u64 {
+            match grow(needed) {
+                Some(Ok(grown)) => target = grown,
+                Some(Err(error)) => return (target, Err(error)),
+                None => {
+                    let available = target.length() as u64;
+                    return (target, Err(ClientError::TargetTooSmall { needed, available }));
+                }
+            }
+        }
+        self.take_body(answer, needed, target, state).await
     }
 
-    /// Takes the bytes out of an answer's body.
-    pub(super) async fn take_body(
+    /// Asks for what is missing. Gives the answer, and the bytes that there will be in all.
+    async fn ask(&mut self, state: &mut State) -> Result<(Answer, u64), ClientError> {
+        let wanted = self.wanted(state)?;
+        let call = self.ranged(wanted)?;
+        let answer = self.client.attempt(&call).await.map_err(|error| self.refused(error))?;
+        let needed = self.check(&answer, wanted, state)?;
+        Ok((answer, needed))
+    }
+
+    /// Takes the bytes out of an answer's body, of which there will be `needed` in all.
+    pub(super) async fn take_body<M: GetTarget>(
         &mut self,
         mut answer: Answer,
-        wanted: Option<ByteRange>,
-        target: &mut HostSliceMut,
+        needed: u64,
+        target: M,
         state: &mut State,
-    ) -> Result<Step, ClientError> {
-        let expected = self.check(&answer, wanted, state)?;
-        self.make_room(expected, target)?;
-        while let Some(piece) = answer.chunk().await? {
-            let start = state.reached as usize;
-            let end = start + piece.len();
-            if end as u64 > expected {
-                return Err(Malformed::new("more bytes than announced").into());
+    ) -> (M, Result<Step, ClientError>) {
+        let available = target.length() as u64;
+        if needed > available {
+            return (target, Err(ClientError::TargetTooSmall { needed, available }));
+        }
+        let mut landing = match target.land(self.client.staging(), state.reached as usize).await {
+            Ok(landing) => landing,
+            Err(Failed { error, target }) => return (target, Err(error)),
+        };
+        let stop = self.stop.clone();
+        let received = stop.or(self.receive::<M>(&mut answer, needed, &mut landing, state)).await;
+        let (target, landed) = landing.end().await;
+        (target, landed.and(received).map(|()| Step::Done))
+    }
+
+    async fn receive<M: GetTarget>(
+        &self,
+        answer: &mut Answer,
+        needed: u64,
+        landing: &mut M::Landing,
+        state: &mut State,
+    ) -> Result<(), ClientError> {
+        while state.reached < needed {
+            let most = PIECE_BYTES.min((needed - state.reached).try_into().unwrap_or(usize::MAX));
+            let room = landing.room(most).await?;
+            let bytes = answer.read(room).await?;
+            if bytes == 0 {
+                let (expected, received) = (needed, state.reached);
+                return Err(ClientError::BrokenBody { expected, received });
             }
-            target[start..end].copy_from_slice(&piece);
-            state.hash(&piece);
-            state.reached = end as u64;
-            self.meter.add(piece.len() as u64);
+            state.hash(&room[..bytes]);
+            landing.filled(bytes);
+            state.reached += bytes as u64;
+            self.meter.add(bytes as u64);
         }
-        if state.reached < expected {
-            return Err(ClientError::BrokenBody { expected, received: state.reached });
+        if answer.read(&mut [0]).await? > 0 {
+            return Err(Malformed::new("more bytes than announced").into());
         }
-        Ok(Step::Done)
+        Ok(())
     }
 
     /// The bytes that are still missing, as a range of the object; `None` for all of an
@@ -276,18 +328,6 @@ impl Fetch {
             state.info = Some(info);
         }
         Ok(needed)
-    }
-
-    fn make_room(&self, needed: u64, target: &mut HostSliceMut) -> Result<(), ClientError> {
-        let available = target.len() as u64;
-        if needed <= available {
-            return Ok(());
-        }
-        match self.grow_max {
-            Some(max) if available == 0 && needed <= max => *target = memory(needed)?,
-            _ => return Err(ClientError::TargetTooSmall { needed, available }),
-        }
-        Ok(())
     }
 }
 

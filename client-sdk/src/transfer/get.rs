@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
-use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use tokio::time::Instant;
 
 use super::direct::Route;
 use super::fetch::{Fetch, Fetched};
+use super::landing::GetTarget;
 use super::{Failed, Meter, ObjectInfo, Progress, ProgressFn, Stop, Unverified, Verified};
 use super::{fetch, parts};
 use crate::builder::GET_PART_BYTES_MAX;
@@ -135,14 +135,11 @@ impl GetObject {
     /// # Errors
     /// [`Failed`] with the reason, among them [`ClientError::TargetTooSmall`],
     /// [`ClientError::Changed`] and [`ClientError::ChecksumMismatch`].
-    pub async fn into(
-        self,
-        target: HostSliceMut,
-    ) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
+    pub async fn into<M: GetTarget>(self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
         let stop = self.stop();
-        let room = target.len() as u64;
+        let room = target.length() as u64;
         match self.range {
-            None if room <= self.part_bytes => return self.single(target, None, stop).await,
+            None if room <= self.part_bytes => return self.single(target, stop).await,
             Some(range) if range.length() > room => {
                 let needed = range.length();
                 let error = ClientError::TargetTooSmall { needed, available: room };
@@ -174,7 +171,8 @@ impl GetObject {
             None => {
                 let (again, part_bytes) = (self.clone(), self.part_bytes);
                 let target = fetch::memory(0)?;
-                match self.single(target, Some(part_bytes), stop.clone()).await {
+                let grow = move |bytes| (bytes <= part_bytes).then(|| fetch::memory(bytes));
+                match self.single_growing(target, grow, stop.clone()).await {
                     // Larger than one part: its size is known now, up to a replacement.
                     Err(Failed { error: ClientError::TargetTooSmall { needed, .. }, .. }) => {
                         let target = fetch::memory(needed)?;
@@ -226,14 +224,18 @@ impl GetObject {
         Ok(call)
     }
 
-    /// The whole object in one request; memory of up to `grow_max` bytes is made for it
-    /// where `target` is empty.
-    async fn single(
+    /// The whole object in one request.
+    async fn single<M: GetTarget>(self, target: M, stop: Stop) -> Result<GetOutcome<M>, Failed<M>> {
+        self.single_growing(target, |_| None, stop).await
+    }
+
+    /// The same; `grow` may make the memory that it needs.
+    async fn single_growing<M: GetTarget>(
         self,
-        target: HostSliceMut,
-        grow_max: Option<u64>,
+        target: M,
+        grow: impl Fn(u64) -> Option<Result<M, ClientError>> + Send + Sync,
         stop: Stop,
-    ) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
+    ) -> Result<GetOutcome<M>, Failed<M>> {
         let mut call = match self.call(Method::GET) {
             Ok(call) => call,
             Err(error) => return Err(Failed { error, target }),
@@ -243,26 +245,25 @@ impl GetObject {
             client: self.client,
             call,
             range: None,
-            grow_max,
             pin: None,
             hash: None,
             meter: Meter::new(None, self.progress),
             stop,
             route: Route::default(),
         };
-        let fetched = fetch.run(target).await?;
+        let fetched = fetch.run_growing(target, grow).await?;
         let expected = fetched.info.checksum();
         conclude(fetched, expected)
     }
 
     /// A range, or an object larger than one part: in parts side by side. `known` is what the
     /// object was a moment ago.
-    async fn ranged(
+    async fn ranged<M: GetTarget>(
         self,
-        target: HostSliceMut,
+        target: M,
         known: Option<ObjectInfo>,
         stop: Stop,
-    ) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
+    ) -> Result<GetOutcome<M>, Failed<M>> {
         let one_part = self.range.filter(|range| range.length() <= self.part_bytes);
         // The size decides the parts, the ETag pins them, the checksum is what to hash.
         let head = match (one_part, known) {
@@ -281,7 +282,7 @@ impl GetObject {
             (Some(range), _) => range,
             (None, head) => ByteRange::whole(head.as_ref().map_or(0, |info| info.size)),
         };
-        let available = target.len() as u64;
+        let available = target.length() as u64;
         if range.length() > available {
             let error = ClientError::TargetTooSmall { needed: range.length(), available };
             return Err(Failed { error, target });
@@ -305,7 +306,6 @@ impl GetObject {
             client: self.client,
             call,
             range: Some(range),
-            grow_max: None,
             pin: head.as_ref().and_then(|info| info.etag.clone()),
             hash: expected.ok().map(|sum| sum.kind()),
             meter: Meter::new(Some(range.length()), self.progress),
@@ -327,7 +327,8 @@ impl GetObject {
 }
 
 impl<T> GetOutcome<T> {
-    fn map<U>(self, turn: impl FnOnce(T) -> U) -> GetOutcome<U> {
+    /// The same with another target.
+    pub fn map<U>(self, turn: impl FnOnce(T) -> U) -> GetOutcome<U> {
         let Self { target, bytes, path, strength, fallbacks, verified, retries, info } = self;
         let target = turn(target);
         GetOutcome { target, bytes, path, strength, fallbacks, verified, retries, info }
@@ -345,10 +346,10 @@ impl fmt::Debug for GetObject {
 }
 
 /// Holds the bytes' checksum against the service's.
-fn conclude(
-    fetched: Fetched,
+fn conclude<M>(
+    fetched: Fetched<M>,
     expected: Result<Checksum, Unverified>,
-) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
+) -> Result<GetOutcome<M>, Failed<M>> {
     let verified = match (expected, fetched.checksum) {
         (Ok(expected), Some(found)) if expected == found => Verified::Whole(found),
         (Ok(expected), Some(found)) => {

@@ -14,6 +14,7 @@ mod direct;
 mod fetch;
 mod get;
 mod info;
+mod landing;
 mod multipart;
 mod parts;
 mod put;
@@ -32,6 +33,7 @@ use crate::error::ClientError;
 
 pub use get::{GetObject, GetOutcome};
 pub use info::ObjectInfo;
+pub use landing::GetTarget;
 #[cfg(feature = "object_store")]
 pub(crate) use multipart::{Part, PutUpload};
 pub use put::{PutBody, PutObject, PutOutcome};

@@ -152,7 +152,7 @@ impl PutUpload {
         call.header("content-type", "application/xml")?;
         call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
         call.header("x-amz-checksum-type", "FULL_OBJECT")?;
-        call.body = xml::write(&xml::CompleteMultipartUpload { parts })?;
+        call.body = xml::write(&xml::CompleteMultipartUpload { parts })?.into();
         let done = self.place.completed(&call, sum, bytes).await?;
         self.open = false;
         retries += done.retries;

@@ -6,35 +6,35 @@
 
 use std::collections::VecDeque;
 
-use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::{ByteRange, Checksum};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::fetch::{Fetch, Fetched};
+use super::landing::GetTarget;
 use super::{Failed, ObjectInfo};
 use crate::error::ClientError;
 use crate::rdma::Travelled;
 
-type PartResult = Result<Fetched, Failed<HostSliceMut>>;
+type PartResult<M> = Result<Fetched<M>, Failed<M>>;
 
 /// A part that was not begun: its place, its bytes, its memory.
-type Waiting = (usize, ByteRange, HostSliceMut);
+type Waiting<M> = (usize, ByteRange, M);
 
 /// Fetches `range` in parts of `part_bytes`, `concurrency` at a time.
-pub(super) async fn fetch(
+pub(super) async fn fetch<M: GetTarget>(
     mut fetch: Fetch,
     range: ByteRange,
-    target: HostSliceMut,
+    target: M,
     part_bytes: u64,
     concurrency: usize,
-) -> PartResult {
+) -> PartResult<M> {
     let token = CancellationToken::new();
     fetch.stop.token = Some(token.clone());
     let _stop_parts = token.clone().drop_guard();
 
     let (mut waiting, rest) = cut(target, range, part_bytes);
-    let mut done: Vec<Option<PartResult>> = waiting.iter().map(|_| None).collect();
+    let mut done: Vec<Option<PartResult<M>>> = waiting.iter().map(|_| None).collect();
     let mut running = JoinSet::new();
     loop {
         while running.len() < concurrency && !token.is_cancelled() {
@@ -61,11 +61,11 @@ pub(super) async fn fetch(
 }
 
 /// Cuts the memory as the range is cut; what is left of it comes last.
-fn cut(
-    mut target: HostSliceMut,
+fn cut<M: GetTarget>(
+    mut target: M,
     range: ByteRange,
     part_bytes: u64,
-) -> (VecDeque<Waiting>, HostSliceMut) {
+) -> (VecDeque<Waiting<M>>, M) {
     let mut waiting = VecDeque::new();
     let mut offset = range.offset();
     while offset < range.end() {
@@ -78,11 +78,11 @@ fn cut(
 }
 
 /// Joins memory, checksums and counts of all parts; the first failure that is a cause.
-fn collect(
-    done: Vec<Option<PartResult>>,
-    waiting: VecDeque<Waiting>,
-    rest: HostSliceMut,
-) -> PartResult {
+fn collect<M: GetTarget>(
+    done: Vec<Option<PartResult<M>>>,
+    waiting: VecDeque<Waiting<M>>,
+    rest: M,
+) -> PartResult<M> {
     let mut pieces = Vec::with_capacity(done.len() + 1);
     let mut failure = None;
     let mut whole: Option<Sum> = None;

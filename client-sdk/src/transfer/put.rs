@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
-use keyway_fabric::memory::HostSlice;
+use keyway_fabric::memory::{DeviceSlice, HostSlice};
 use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
 use keyway_proto::{Checksum, KeyStrength, TransferPath};
 
@@ -45,6 +45,9 @@ pub enum PutBody {
     /// The caller's memory, sent from where it lies, by RDMA too; the lend ends with the
     /// transfer.
     Host(HostSlice),
+    /// The caller's memory in a GPU, sent by way of its copy engine; the lend ends with the
+    /// transfer.
+    Device(DeviceSlice),
     /// The file at this path, read part by part as it goes out.
     File(PathBuf),
 }
@@ -58,6 +61,12 @@ impl From<Bytes> for PutBody {
 impl From<HostSlice> for PutBody {
     fn from(slice: HostSlice) -> Self {
         Self::Host(slice)
+    }
+}
+
+impl From<DeviceSlice> for PutBody {
+    fn from(slice: DeviceSlice) -> Self {
+        Self::Device(slice)
     }
 }
 

@@ -3,18 +3,19 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::ByteRange;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::landing::GetTarget;
 use super::{Failed, GetObject, GetOutcome, Stop};
 use crate::error::ClientError;
 use crate::http::Client;
 
 impl Client {
-    /// Reads several ranges of an object side by side, all from the same version.
-    pub fn get_ranges(&self, bucket: &str, key: &str) -> GetRanges {
+    /// Reads several ranges of an object side by side, all from the same version, into memory
+    /// of one kind.
+    pub fn get_ranges<M: GetTarget>(&self, bucket: &str, key: &str) -> GetRanges<M> {
         GetRanges { get: self.get_object(bucket, key), wanted: Vec::new(), deadline: None }
     }
 }
@@ -22,17 +23,17 @@ impl Client {
 /// A read of several ranges.
 #[derive(Debug)]
 #[must_use = "requests are sent by `send`"]
-pub struct GetRanges {
+pub struct GetRanges<M> {
     get: GetObject,
-    wanted: Vec<(ByteRange, HostSliceMut)>,
+    wanted: Vec<(ByteRange, M)>,
     deadline: Option<Duration>,
 }
 
-type RangeResult = Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>>;
+type RangeResult<M> = Result<GetOutcome<M>, Failed<M>>;
 
-impl GetRanges {
+impl<M: GetTarget> GetRanges<M> {
     /// Adds a range and the memory for it.
-    pub fn range(mut self, range: ByteRange, target: HostSliceMut) -> Self {
+    pub fn range(mut self, range: ByteRange, target: M) -> Self {
         self.wanted.push((range, target));
         self
     }
@@ -54,7 +55,7 @@ impl GetRanges {
     ///
     /// # Errors
     /// The first failure, and all memory, in the order of the ranges.
-    pub async fn send(self) -> Result<Vec<GetOutcome<HostSliceMut>>, Failed<Vec<HostSliceMut>>> {
+    pub async fn send(self) -> Result<Vec<GetOutcome<M>>, Failed<Vec<M>>> {
         let Self { get, wanted, deadline } = self;
         let until = deadline.map(|after| Instant::now() + after);
         let stop = Stop { deadline: until, token: None };
@@ -66,7 +67,7 @@ impl GetRanges {
             }
         };
         let concurrency = get.concurrency;
-        let mut done: Vec<Option<RangeResult>> = wanted.iter().map(|_| None).collect();
+        let mut done: Vec<Option<RangeResult<M>>> = wanted.iter().map(|_| None).collect();
         let mut waiting: VecDeque<_> = wanted.into_iter().enumerate().collect();
         let mut running = JoinSet::new();
         loop {
@@ -92,9 +93,7 @@ impl GetRanges {
     }
 }
 
-fn settle(
-    done: Vec<Option<RangeResult>>,
-) -> Result<Vec<GetOutcome<HostSliceMut>>, Failed<Vec<HostSliceMut>>> {
+fn settle<M>(done: Vec<Option<RangeResult<M>>>) -> Result<Vec<GetOutcome<M>>, Failed<Vec<M>>> {
     if done.iter().flatten().all(Result::is_ok) {
         return Ok(done.into_iter().flatten().flatten().collect());
     }

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use keyway_fabric::memory::HostSlice;
 use keyway_proto::key::Direction;
 use keyway_proto::{Checksum, ChecksumKind};
 
-use super::source::Run;
+use super::source::{Body, Run};
 use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
-use crate::http::{Answer, BodyProgress, Call, Client};
+use crate::http::{Answer, BodyProgress, Call, CallBody, Client};
 use crate::rdma::{
     FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
     Travelled, transact,
@@ -41,7 +40,11 @@ pub(super) async fn send(
     let mut fallbacks = Fallbacks::default();
     let ticket = if rdma.is_wanted(run.length) {
         match rdma.ticket(None, run.length).await {
-            Ok(ticket) => Some(ticket),
+            Ok(ticket) if run.is_lendable() => Some(ticket),
+            Ok(_) => {
+                rdma.fall_back(Fallback::Registration, &mut fallbacks)?;
+                None
+            }
             Err(reason) => {
                 rdma.fall_back(reason, &mut fallbacks)?;
                 None
@@ -51,36 +54,15 @@ pub(super) async fn send(
         None
     };
     let body = match &ticket {
-        Some(_) => Body::Lent(run.lendable().await?),
-        None => Body::Bytes(run.bytes().await?),
+        Some(_) => run.lendable(client.staging()).await?,
+        None => run.body(client.staging()).await?,
     };
-    let sum = Checksum::of(ChecksumKind::Crc64Nvme, body.as_bytes());
+    let sum = body.checksum(ChecksumKind::Crc64Nvme).await?;
     call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
     let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
     match (body, ticket) {
         (Body::Lent(memory), Some(ticket)) => sending.lend(memory, ticket).await,
-        (body, _) => sending.over_http(body.into_bytes()).await,
-    }
-}
-
-enum Body {
-    Lent(HostSlice),
-    Bytes(Bytes),
-}
-
-impl Body {
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Lent(memory) => memory,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Lent(memory) => memory.into_bytes(),
-            Self::Bytes(bytes) => bytes,
-        }
+        (body, _) => sending.over_http(body.into_call()).await,
     }
 }
 
@@ -131,7 +113,7 @@ impl Sending<'_> {
             ticket = rdma.ticket(None, memory.len() as u64).await;
         };
         rdma.fall_back(reason, &mut self.fallbacks)?;
-        self.over_http(memory.into_bytes()).await
+        self.over_http(memory.into_bytes().into()).await
     }
 
     async fn attempt(&self, memory: HostSlice, ticket: Ticket) -> Result<Lent, ClientError> {
@@ -199,7 +181,7 @@ impl Sending<'_> {
     }
 
     /// Sends it in the request's body; bytes sent again are counted once.
-    async fn over_http(mut self, body: Bytes) -> Result<Sent, ClientError> {
+    async fn over_http(mut self, body: CallBody) -> Result<Sent, ClientError> {
         self.call.body = body;
         loop {
             let counted = Arc::new(AtomicU64::new(0));

@@ -1,19 +1,25 @@
-//! What is written: memory, or a file, cut into runs.
+//! What is written: memory of the host or of a GPU, or a file, cut into runs.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keyway_fabric::memory::{HostBuffer, HostSlice};
+use futures::stream::BoxStream;
+use keyway_fabric::gpu::GpuError;
+use keyway_fabric::memory::{DeviceSlice, HostBuffer, HostSlice};
+use keyway_proto::{Checksum, ChecksumKind};
 
 use super::PutBody;
 use crate::error::ClientError;
+use crate::http::{CallBody, Fetched};
+use crate::staging::{Ring, Staging};
 
 /// Where parts come from.
 #[derive(Clone)]
 pub(super) enum Source {
     Memory(Bytes),
     Host(HostSlice),
+    Device(DeviceSlice),
     File { file: Arc<std::fs::File>, bytes: u64 },
 }
 
@@ -29,6 +35,7 @@ impl Source {
         match body {
             PutBody::Bytes(bytes) => Ok(Self::Memory(bytes)),
             PutBody::Host(slice) => Ok(Self::Host(slice)),
+            PutBody::Device(slice) => Ok(Self::Device(slice)),
             PutBody::File(path) => {
                 let file = tokio::fs::File::open(path).await?;
                 let bytes = file.metadata().await?.len();
@@ -41,6 +48,7 @@ impl Source {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
             Self::Host(slice) => slice.len() as u64,
+            Self::Device(slice) => slice.len() as u64,
             Self::File { bytes, .. } => *bytes,
         }
     }
@@ -57,28 +65,94 @@ impl Source {
     }
 }
 
-impl Run<'_> {
-    /// The bytes, for a body: a view of memory, or a read of the file.
+/// A run, ready to be sent.
+pub(super) enum Body {
+    /// In memory that can be lent to a node.
+    Lent(HostSlice),
+    /// In memory.
+    Bytes(Bytes),
+    /// In a GPU's memory.
+    Device(DeviceBody),
+}
+
+/// Bytes of a GPU's memory, and the way out of it.
+pub(super) struct DeviceBody {
+    slice: DeviceSlice,
+    ring: Arc<Ring>,
+}
+
+impl Fetched for DeviceBody {
+    fn length(&self) -> u64 {
+        self.slice.len() as u64
+    }
+
+    fn pieces(&self) -> BoxStream<'static, Result<Bytes, GpuError>> {
+        self.ring.read(self.slice.clone())
+    }
+}
+
+impl Body {
+    /// The checksum of the bytes, as they lie there.
     ///
     /// # Errors
-    /// When the file cannot be read, or has become shorter.
-    pub(super) async fn bytes(&self) -> Result<Bytes, ClientError> {
-        let range = self.offset as usize..(self.offset + self.length) as usize;
-        match self.source {
-            Source::Memory(bytes) => Ok(bytes.slice(range)),
-            Source::Host(slice) => Ok(slice.part(range).into_bytes()),
-            Source::File { .. } => Ok(self.read().await?.into()),
+    /// When the GPU fails.
+    pub(super) async fn checksum(&self, kind: ChecksumKind) -> Result<Checksum, ClientError> {
+        match self {
+            Self::Lent(memory) => Ok(Checksum::of(kind, memory)),
+            Self::Bytes(bytes) => Ok(Checksum::of(kind, bytes)),
+            Self::Device(DeviceBody { slice, ring }) => {
+                let (address, bytes) = (slice.address(), slice.len() as u64);
+                if bytes == 0 {
+                    return Ok(Checksum::of(kind, &[]));
+                }
+                Ok(ring.queue.digest(kind, address, bytes, Arc::new(slice.clone())).await?)
+            }
         }
+    }
+
+    /// What a request carries.
+    pub(super) fn into_call(self) -> CallBody {
+        match self {
+            Self::Lent(memory) => CallBody::Bytes(memory.into_bytes()),
+            Self::Bytes(bytes) => CallBody::Bytes(bytes),
+            Self::Device(body) => CallBody::Fetched(Arc::new(body)),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// The bytes, for a request's body: a view of memory, or a read of the file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has become shorter; when there is no way out of the
+    /// GPU.
+    pub(super) async fn body(&self, staging: &Staging) -> Result<Body, ClientError> {
+        let range = self.range();
+        Ok(match self.source {
+            Source::Memory(bytes) => Body::Bytes(bytes.slice(range)),
+            Source::Host(slice) => Body::Bytes(slice.part(range).into_bytes()),
+            Source::File { .. } => Body::Bytes(self.read().await?.into()),
+            Source::Device(slice) => {
+                let ring = staging.ring(slice.gpu()).await?;
+                Body::Device(DeviceBody { slice: slice.part(range), ring })
+            }
+        })
+    }
+
+    /// Whether it is in host memory, or can be brought there to be lent to a node.
+    pub(super) fn is_lendable(&self) -> bool {
+        !matches!(self.source, Source::Device(_))
     }
 
     /// The bytes in memory that can be lent to a node: the caller's own, or else a copy.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes), and where there is no memory.
-    pub(super) async fn lendable(&self) -> Result<HostSlice, ClientError> {
-        let range = self.offset as usize..(self.offset + self.length) as usize;
+    /// As [`body`](Self::body), and where there is no memory.
+    pub(super) async fn lendable(&self, staging: &Staging) -> Result<Body, ClientError> {
+        let range = self.range();
         let mut buffer = match self.source {
-            Source::Host(slice) => return Ok(slice.part(range)),
+            Source::Host(slice) => return Ok(Body::Lent(slice.part(range))),
+            Source::Device(_) => return self.body(staging).await,
             Source::File { .. } => HostBuffer::from(self.read().await?),
             Source::Memory(bytes) => {
                 let mut buffer = HostBuffer::zeroed(range.len())?;
@@ -87,7 +161,11 @@ impl Run<'_> {
                 buffer
             }
         };
-        Ok(buffer.slice(..).expect("a new buffer is not lent"))
+        Ok(Body::Lent(buffer.slice(..).expect("a new buffer is not lent")))
+    }
+
+    fn range(&self) -> std::ops::Range<usize> {
+        self.offset as usize..(self.offset + self.length) as usize
     }
 
     async fn read(&self) -> Result<Vec<u8>, ClientError> {

@@ -1,6 +1,7 @@
 //! Memory that devices touch, and the links that carry it.
 //!
-//! - [`memory`]: regions, leases, and callers' own buffers.
+//! - [`gpu`]: GPUs, their copy engines, and kernels.
+//! - [`memory`]: regions, leases, and callers' own buffers, in the host and in GPUs.
 //! - [`verbs`]: RDMA links, and the keys under which peers reach memory.
 //!
 //! Both ends use this room: the storage node reads and writes disks out of leases, a client
@@ -9,5 +10,6 @@
 //!
 //! What may not enter: what the bytes mean. No plan, no chunk, no tenant.
 
+pub mod gpu;
 pub mod memory;
 pub mod verbs;

@@ -32,6 +32,14 @@ pub enum NativeError {
         #[source]
         source: libloading::Error,
     },
+    /// The driver does not offer this function: it is too old.
+    #[error("{library} does not offer {symbol}")]
+    NotOffered {
+        /// The library's file name.
+        library: &'static str,
+        /// The function.
+        symbol: &'static str,
+    },
     /// A call failed.
     #[error("{call} failed with {code}{}", named(.name))]
     Call {

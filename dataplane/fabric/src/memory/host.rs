@@ -5,33 +5,29 @@
 //! cancelled while a device still writes cannot write into freed memory: the buffer answers
 //! [`LendError::Lent`] until the device's owner has dropped the slice.
 //!
-//! Invariant: `Lends` never holds an exclusive range that overlaps another entry, and every
-//! living slice has exactly one entry, equal to the range that it dereferences to. So a
-//! `HostSliceMut` is the only path to its bytes, and `HostBuffer` reaches bytes only while
-//! no conflicting entry exists and its own borrow keeps new ones away (lending needs
-//! `&mut`).
-//!
-//! Cost: one lock per lend, split and drop, none per byte.
+//! Invariant: by that of `lent`, a `HostSliceMut` is the only path to its bytes, and
+//! `HostBuffer` reaches bytes only while no conflicting entry exists and its own borrow keeps
+//! new ones away (lending needs `&mut`).
 
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ops::{Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 
-use super::lends::{LendError, Lends};
+use super::lends::LendError;
+use super::lent::{BufferLife, Exclusive, Shared, Whole};
 use super::region::{MemoryError, Region};
 use crate::verbs::Anchor;
 
 /// Memory of the caller, whole. Dropping it while slices are out frees it with the last.
 pub struct HostBuffer {
-    memory: Arc<Memory>,
+    whole: Arc<Whole<Memory>>,
 }
 
 impl HostBuffer {
@@ -66,13 +62,12 @@ impl HostBuffer {
     }
 
     fn over(base: NonNull<u8>, bytes: usize, backing: Backing) -> Self {
-        let lends = Mutex::new(Lends::default());
-        Self { memory: Arc::new(Memory { base, bytes, backing: Arc::new(backing), lends }) }
+        Self { whole: Whole::new(Memory { base, bytes, backing: Arc::new(backing) }, bytes) }
     }
 
     /// Bytes in the buffer.
     pub fn len(&self) -> usize {
-        self.memory.bytes
+        self.whole.bytes()
     }
 
     /// Whether it holds no byte.
@@ -85,9 +80,7 @@ impl HostBuffer {
     /// # Errors
     /// [`LendError::OutOfRange`], or [`LendError::Lent`] when it overlaps a living slice.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<HostSliceMut, LendError> {
-        let range = self.memory.resolve(range)?;
-        self.memory.lends.lock().lend_exclusive(range.clone())?;
-        Ok(HostSliceMut { memory: Arc::clone(&self.memory), range })
+        Exclusive::lend(&self.whole, range).map(HostSliceMut)
     }
 
     /// Lends a range for reading; any number of readers may share it.
@@ -95,9 +88,7 @@ impl HostBuffer {
     /// # Errors
     /// [`LendError::OutOfRange`], or [`LendError::Lent`] when it overlaps an exclusive slice.
     pub fn slice(&mut self, range: impl RangeBounds<usize>) -> Result<HostSlice, LendError> {
-        let range = self.memory.resolve(range)?;
-        self.memory.lends.lock().lend_shared(range.clone())?;
-        Ok(HostSlice { memory: Arc::clone(&self.memory), range })
+        Shared::lend(&self.whole, range).map(HostSlice)
     }
 
     /// Cuts the whole buffer into exclusive slices of `piece_bytes` (the last may be
@@ -126,10 +117,10 @@ impl HostBuffer {
     /// # Errors
     /// [`LendError::Lent`] while an exclusive slice is out.
     pub fn bytes(&self) -> Result<&[u8], LendError> {
-        if self.memory.lends.lock().exclusive.is_empty() {
+        if self.whole.is_readable() {
             // SAFETY: no exclusive slice lives, and none can begin while `&self` is
             // borrowed, since lending takes `&mut self`. Shared slices only read.
-            Ok(unsafe { self.memory.shared(0..self.len()) })
+            Ok(unsafe { self.whole.memory.shared(0..self.len()) })
         } else {
             Err(LendError::Lent)
         }
@@ -140,10 +131,9 @@ impl HostBuffer {
     /// # Errors
     /// [`LendError::Lent`] while any slice is out.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8], LendError> {
-        let idle = self.memory.lends.lock().is_empty();
-        if idle {
+        if self.whole.is_idle() {
             // SAFETY: no slice lives, and none can begin while `&mut self` is borrowed.
-            Ok(unsafe { self.memory.exclusive(0..self.len()) })
+            Ok(unsafe { self.whole.memory.exclusive(0..self.len()) })
         } else {
             Err(LendError::Lent)
         }
@@ -155,14 +145,15 @@ impl HostBuffer {
     /// # Errors
     /// The buffer itself while any slice is out.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        let memory = Arc::try_unwrap(self.memory).map_err(|memory| Self { memory })?;
-        let Memory { base, bytes, backing, .. } = memory;
+        let whole = Arc::try_unwrap(self.whole).map_err(|whole| Self { whole })?;
+        let Memory { base, bytes, backing } = whole.into_memory();
         // SAFETY: the backing has at least `bytes` bytes and lives when this is called, and no
         // slice does: so nobody writes, devices included.
         let copy = || unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes).to_vec() };
         Ok(match Arc::try_unwrap(backing) {
             Ok(Backing::Vec(parts)) => parts.into_vec(bytes),
-            Ok(Backing::Region(_) | Backing::Foreign { .. }) => copy(),
+            Ok(Backing::Region(_region)) => copy(),
+            Ok(Backing::Foreign { .. }) => copy(),
             Err(_registered) => copy(),
         })
     }
@@ -185,36 +176,33 @@ impl fmt::Debug for HostBuffer {
 }
 
 /// An exclusive range of a [`HostBuffer`], owned by the transfer that fills it.
-pub struct HostSliceMut {
-    memory: Arc<Memory>,
-    range: Range<usize>,
-}
+pub struct HostSliceMut(Exclusive<Memory>);
 
 impl HostSliceMut {
     /// Where the slice begins in its buffer, in bytes.
     pub fn offset(&self) -> usize {
-        self.range.start
+        self.0.range().start
     }
 
     /// The slice's first byte's address, for a device.
     pub fn address(&self) -> u64 {
-        self.memory.base.as_ptr() as u64 + self.range.start as u64
+        self.0.memory().address(self.offset())
     }
 
     /// The whole buffer, for registration with a device. Registering gives no access to it
     /// by itself.
     pub fn anchor(&self) -> Anchor {
-        self.memory.anchor(0..self.memory.bytes)
+        self.0.memory().whole_anchor()
     }
 
     /// Tells, later, whether the buffer is still in use.
     pub fn life(&self) -> BufferLife {
-        BufferLife(Arc::downgrade(&self.memory))
+        self.0.life()
     }
 
     /// This slice alone, for registration with a device.
     pub fn exact_anchor(&self) -> Anchor {
-        self.memory.anchor(self.range.clone())
+        self.0.memory().anchor(self.0.range().clone())
     }
 
     /// Cuts off and gives the first `bytes` bytes; `self` keeps the rest.
@@ -223,39 +211,20 @@ impl HostSliceMut {
     /// When the slice is shorter than `bytes`.
     #[must_use]
     pub fn split_to(&mut self, bytes: usize) -> Self {
-        assert!(bytes <= self.len(), "cannot cut {bytes} bytes off a slice of {}", self.len());
-        let cut = self.range.start + bytes;
-        self.memory.lends.lock().split_exclusive(&self.range, cut);
-        let front = self.range.start..cut;
-        self.range.start = cut;
-        Self { memory: Arc::clone(&self.memory), range: front }
+        Self(self.0.split_to(bytes))
     }
 
     /// Joins `next` back on, which begins in the same buffer where `self` ends.
     ///
     /// # Errors
     /// `next` itself when it is no such neighbour.
-    pub fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
-        if !Arc::ptr_eq(&self.memory, &next.memory) || self.range.end != next.range.start {
-            return Err(next);
-        }
-        let end = next.range.end;
-        self.memory.lends.lock().join_exclusive(&self.range, &next.range);
-        self.range.end = end;
-        // Its entry is empty by now; dropping it takes that out.
-        next.range.start = end;
-        Ok(())
+    pub fn unsplit(&mut self, next: Self) -> Result<(), Self> {
+        self.0.unsplit(next.0).map_err(Self)
     }
 
     /// Ends the exclusive lend: the same bytes for reading.
     pub fn freeze(self) -> HostSlice {
-        let slice = ManuallyDrop::new(self);
-        // SAFETY: `slice` is never dropped nor used again, so its fields move out once.
-        let (memory, range) = unsafe {
-            (std::ptr::read(&raw const slice.memory), std::ptr::read(&raw const slice.range))
-        };
-        memory.lends.lock().downgrade(&range);
-        HostSlice { memory, range }
+        HostSlice(self.0.freeze())
     }
 }
 
@@ -264,7 +233,7 @@ impl Deref for HostSliceMut {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: by the invariant this slice is the only path to the range.
-        unsafe { self.memory.shared(self.range.clone()) }
+        unsafe { self.0.memory().shared(self.0.range().clone()) }
     }
 }
 
@@ -272,53 +241,45 @@ impl DerefMut for HostSliceMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: by the invariant this slice is the only path to the range, and `&mut self`
         // makes this the only reference through it.
-        unsafe { self.memory.exclusive(self.range.clone()) }
-    }
-}
-
-impl Drop for HostSliceMut {
-    fn drop(&mut self) {
-        self.memory.lends.lock().return_exclusive(&self.range);
+        unsafe { self.0.memory().exclusive(self.0.range().clone()) }
     }
 }
 
 impl fmt::Debug for HostSliceMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HostSliceMut").field(&self.range).finish()
+        f.debug_tuple("HostSliceMut").field(self.0.range()).finish()
     }
 }
 
 /// A range of a [`HostBuffer`] lent for reading.
-pub struct HostSlice {
-    memory: Arc<Memory>,
-    range: Range<usize>,
-}
+#[derive(Clone)]
+pub struct HostSlice(Shared<Memory>);
 
 impl HostSlice {
     /// Where the slice begins in its buffer, in bytes.
     pub fn offset(&self) -> usize {
-        self.range.start
+        self.0.range().start
     }
 
     /// The slice's first byte's address, for a device.
     pub fn address(&self) -> u64 {
-        self.memory.base.as_ptr() as u64 + self.range.start as u64
+        self.0.memory().address(self.offset())
     }
 
     /// The whole buffer, for registration with a device. Registering gives no access to it
     /// by itself.
     pub fn anchor(&self) -> Anchor {
-        self.memory.anchor(0..self.memory.bytes)
+        self.0.memory().whole_anchor()
     }
 
     /// Tells, later, whether the buffer is still in use.
     pub fn life(&self) -> BufferLife {
-        BufferLife(Arc::downgrade(&self.memory))
+        self.0.life()
     }
 
     /// This slice alone, for registration with a device.
     pub fn exact_anchor(&self) -> Anchor {
-        self.memory.anchor(self.range.clone())
+        self.0.memory().anchor(self.0.range().clone())
     }
 
     /// A part of this slice; `range` counts from the slice's first byte.
@@ -327,10 +288,7 @@ impl HostSlice {
     /// When the range leaves the slice.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.len(), "the part leaves its slice");
-        let part = self.range.start + range.start..self.range.start + range.end;
-        self.memory.lends.lock().share(part.clone());
-        Self { memory: Arc::clone(&self.memory), range: part }
+        Self(self.0.part(range))
     }
 
     /// The bytes as [`Bytes`], without a copy; the lend ends with the last of its clones.
@@ -339,18 +297,12 @@ impl HostSlice {
     }
 }
 
-impl Clone for HostSlice {
-    fn clone(&self) -> Self {
-        self.part(0..self.len())
-    }
-}
-
 impl Deref for HostSlice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         // SAFETY: a shared entry covers the range, so no exclusive slice does.
-        unsafe { self.memory.shared(self.range.clone()) }
+        unsafe { self.0.memory().shared(self.0.range().clone()) }
     }
 }
 
@@ -360,33 +312,9 @@ impl AsRef<[u8]> for HostSlice {
     }
 }
 
-impl Drop for HostSlice {
-    fn drop(&mut self) {
-        self.memory.lends.lock().return_shared(&self.range);
-    }
-}
-
 impl fmt::Debug for HostSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HostSlice").field(&self.range).finish()
-    }
-}
-
-/// Whether a buffer is still in use: by its owner, or by a slice of it. A registration does not
-/// count: it keeps memory mapped, and is no reason for anybody to use it.
-#[derive(Clone)]
-pub struct BufferLife(Weak<Memory>);
-
-impl BufferLife {
-    /// Whether the buffer and all slices of it are gone.
-    pub fn is_over(&self) -> bool {
-        self.0.strong_count() == 0
-    }
-}
-
-impl fmt::Debug for BufferLife {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferLife").field("is_over", &self.is_over()).finish()
+        f.debug_tuple("HostSlice").field(self.0.range()).finish()
     }
 }
 
@@ -395,7 +323,6 @@ struct Memory {
     bytes: usize,
     /// Apart, for registrations hold it longer than the buffer lives.
     backing: Arc<Backing>,
-    lends: Mutex<Lends>,
 }
 
 enum Backing {
@@ -404,8 +331,8 @@ enum Backing {
     Foreign { _owner: Arc<dyn Any + Send + Sync> },
 }
 
-// SAFETY: `base` points into memory owned by `backing`; access to it is arbitrated by
-// `lends` whichever thread asks.
+// SAFETY: `base` points into memory owned by `backing`; access to it is arbitrated by the
+// lends whichever thread asks.
 unsafe impl Send for Memory {}
 // SAFETY: as for `Send`; `&Memory` reaches bytes only through the unsafe functions below.
 unsafe impl Sync for Memory {}
@@ -417,22 +344,12 @@ impl Memory {
         unsafe { Anchor::new(self.base.add(range.start), range.len(), backing) }
     }
 
-    fn resolve(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, LendError> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.bytes,
-        };
-        if start <= end && end <= self.bytes {
-            Ok(start..end)
-        } else {
-            Err(LendError::OutOfRange { start, end, length: self.bytes })
-        }
+    fn whole_anchor(&self) -> Anchor {
+        self.anchor(0..self.bytes)
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.base.as_ptr() as u64 + offset as u64
     }
 
     /// # Safety

@@ -50,7 +50,7 @@ impl Lends {
         Ok(())
     }
 
-    /// For a range that a living shared slice covers already.
+    /// For a range that a living slice of the caller's covers already.
     pub(super) fn share(&mut self, range: Range<usize>) {
         self.shared.push(range);
     }
@@ -67,11 +67,6 @@ impl Lends {
         self.return_exclusive(right);
         self.exclusive.push(left.start..right.end);
         self.exclusive.push(right.end..right.end);
-    }
-
-    pub(super) fn downgrade(&mut self, range: &Range<usize>) {
-        self.return_exclusive(range);
-        self.shared.push(range.clone());
     }
 
     pub(super) fn return_exclusive(&mut self, range: &Range<usize>) {

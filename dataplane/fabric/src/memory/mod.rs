@@ -1,17 +1,27 @@
-//! Host memory in three shapes.
+//! Memory that transfers use, in the host and in GPUs.
 //!
 //! - [`Region`]: page-aligned pages from the kernel, given back on drop.
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
 //!   that a device can register once.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
 //!   transfers by the range.
+//! - [`device`]: the same for GPU memory, and what another process's memory takes.
 
+pub mod device;
 mod host;
 mod lends;
+mod lent;
 mod pool;
 mod region;
 
-pub use host::{BufferLife, HostBuffer, HostSlice, HostSliceMut};
+pub use crate::gpu::{
+    CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
+};
+pub use device::{
+    DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut, ExportHandle,
+};
+pub use host::{HostBuffer, HostSlice, HostSliceMut};
 pub use lends::LendError;
+pub use lent::BufferLife;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{MemoryError, PAGE_BYTES, Region};

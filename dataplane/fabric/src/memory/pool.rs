@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::region::{MemoryError, Region};
+use crate::verbs::Anchor;
 
 /// Sizes of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,6 +147,13 @@ impl LeasePool {
     /// The region that all leases lie in, for registration with a device.
     pub fn region(&self) -> &Region {
         &self.shared.region
+    }
+
+    /// All leases, for registration with a device. Registering gives no access by itself.
+    pub fn anchor(&self) -> Anchor {
+        let region = self.region();
+        // SAFETY: the region is mapped as long as the pool, a clone of which is the owner.
+        unsafe { Anchor::new(region.base(), region.bytes(), Arc::new(self.clone())) }
     }
 
     fn take(&self, class: LeaseClass) -> Lease {

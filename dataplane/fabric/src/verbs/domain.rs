@@ -71,10 +71,7 @@ impl Domain {
         self: &Arc<Self>,
         pool: &LeasePool,
     ) -> Result<Arc<Registration>, VerbsError> {
-        let region = pool.region();
-        let memory =
-            Anchor { base: region.base(), bytes: region.bytes(), owner: Arc::new(pool.clone()) };
-        self.register(memory, Access::Local)
+        self.register(pool.anchor(), Access::Local)
     }
 
     /// Registers memory, which lives as long as the registration. Pins its pages.
@@ -152,6 +149,11 @@ impl Anchor {
     /// Bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// What keeps the memory mapped.
+    pub(crate) fn into_owner(self) -> Arc<dyn Any + Send + Sync> {
+        self.owner
     }
 }
 

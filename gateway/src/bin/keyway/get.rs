@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use keyway_client::HostBuffer;
 use keyway_client::{Client, Fallbacks, ObjectInfo, Unverified, Verified};
 use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use serde_json::json;
 
 use crate::client::{self, Connection, S3Url, Transfer, block_on};
+use crate::memory::Memory;
 use crate::output::{self, Bar};
 
 /// Bytes held in memory at a time: windows of a large object go to disk one after the other.
@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Where to; `-` for standard output. The key's last segment in this directory unless
     /// said.
     target: Option<PathBuf>,
+    /// Read into this memory, and write the file from there: host, or gpu:0 for the first GPU.
+    #[arg(long, default_value_t)]
+    memory: Memory,
     /// Parts in flight at a time.
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
@@ -60,12 +63,13 @@ impl Args {
         let S3Url { bucket, key } = &self.source;
         let started = Instant::now();
         let info = client.head_object(bucket, key).await?;
+        let source = Source { client: &client, url: &self.source, info: &info, memory: self.memory };
         let to_stdout = self.target.as_deref() == Some(Path::new("-"));
         let bar = Bar::new(key, self.json);
         let (done, name) = if to_stdout {
             let mut out = std::io::stdout().lock();
             let write = |bytes: &[u8], _| out.write_all(bytes);
-            let done = windows(&client, &self.source, &info, &bar, write).await?;
+            let done = source.windows(&bar, write).await?;
             out.flush()?;
             (done, "-".to_owned())
         } else {
@@ -74,7 +78,7 @@ impl Args {
                 Some(path) => path.clone(),
                 None => file_name(key)?.into(),
             };
-            let done = to_file(&client, &self.source, &info, &bar, &path).await?;
+            let done = source.to_file(&bar, &path).await?;
             (done, path.display().to_string())
         };
         bar.finish();
@@ -111,15 +115,18 @@ fn file_name(key: &str) -> anyhow::Result<&str> {
     usable.then_some(name).context("the key ends in no file name: say where to")
 }
 
+/// What is read, and through which memory.
+struct Source<'a> {
+    client: &'a Client,
+    url: &'a S3Url,
+    info: &'a ObjectInfo,
+    memory: Memory,
+}
+
+impl Source<'_> {
 /// Writes beside the target and renames, so that a broken transfer leaves no file that looks
 /// whole.
-async fn to_file(
-    client: &Client,
-    source: &S3Url,
-    info: &ObjectInfo,
-    bar: &Bar,
-    path: &Path,
-) -> anyhow::Result<Done> {
+async fn to_file(&self, bar: &Bar, path: &Path) -> anyhow::Result<Done> {
     let mut part_name = path.file_name().context("the target names no file")?.to_owned();
     part_name.push(format!(".keyway-{:08x}", fastrand::u32(..)));
     let part = path.with_file_name(part_name);
@@ -127,7 +134,7 @@ async fn to_file(
         .with_context(|| format!("cannot write {}", part.display()))?;
     let result = async {
         let write = |bytes: &[u8], offset| file.write_all_at(bytes, offset);
-        let done = windows(client, source, info, bar, write).await?;
+        let done = self.windows(bar, write).await?;
         std::fs::rename(&part, path)?;
         Ok(done)
     }
@@ -141,13 +148,11 @@ async fn to_file(
 /// Reads the object in windows of bounded memory, all of the same version, and verifies the
 /// whole where its checksum combines.
 async fn windows(
-    client: &Client,
-    source: &S3Url,
-    info: &ObjectInfo,
+    &self,
     bar: &Bar,
     mut write: impl FnMut(&[u8], u64) -> std::io::Result<()>,
 ) -> anyhow::Result<Done> {
-    let S3Url { bucket, key } = source;
+    let Self { client, url: S3Url { bucket, key }, info, memory } = self;
     let expected = info.checksums.first().copied();
     let mut done = Done {
         bytes: 0,
@@ -157,7 +162,7 @@ async fn windows(
         verified: Verified::No(Unverified::NoneStored),
         retries: 0,
     };
-    let mut buffer = HostBuffer::zeroed(info.size.min(WINDOW_BYTES) as usize)?;
+    let mut buffer = memory.buffer(info.size.min(WINDOW_BYTES) as usize)?;
     let mut found = expected.map(|sum| keyway_proto::checksum::Hasher::new(sum.kind()));
     loop {
         let length = WINDOW_BYTES.min(info.size - done.bytes);
@@ -174,12 +179,13 @@ async fn windows(
         if let Some(etag) = &info.etag {
             get = get.if_match(etag);
         }
-        let outcome = get.into(buffer.slice_mut(..length as usize)?).await?;
-        let bytes = &outcome.target[..outcome.bytes as usize];
-        if let Some(hasher) = found.as_mut().filter(|_| length < info.size) {
-            hasher.update(bytes);
-        }
-        write(bytes, done.bytes)?;
+        let outcome = buffer.get(get, length as usize).await?;
+        buffer.look(outcome.bytes as usize, |bytes| {
+            if let Some(hasher) = found.as_mut().filter(|_| length < info.size) {
+                hasher.update(bytes);
+            }
+            write(bytes, done.bytes)
+        })??;
         // The weakest of all windows counts.
         if done.bytes == 0 || outcome.strength < done.strength {
             (done.path, done.strength) = (outcome.path, outcome.strength);
@@ -201,6 +207,7 @@ async fn windows(
         _ => Verified::No(Unverified::NoneStored),
     };
     Ok(done)
+}
 }
 
 fn verify(expected: Checksum, found: Checksum) -> anyhow::Result<Verified> {

@@ -16,6 +16,7 @@ mod gateway;
 mod get;
 mod ls;
 mod mb;
+mod memory;
 mod node;
 mod output;
 mod put;

@@ -9,6 +9,7 @@ use keyway_client::PutBody;
 use serde_json::json;
 
 use crate::client::{self, Connection, S3Url, Transfer, block_on};
+use crate::memory::Memory;
 use crate::output::{self, Bar};
 
 /// Bytes taken from standard input at most: it is read whole, because its end is not known.
@@ -37,6 +38,10 @@ pub(crate) struct Args {
     /// Fail where the object exists.
     #[arg(long)]
     if_absent: bool,
+    /// Read the source into this memory, and send it from there: host, or gpu:0 for the first
+    /// GPU. Files go from host memory part by part, from a GPU's whole.
+    #[arg(long, default_value_t)]
+    memory: Memory,
     /// Parts in flight at a time.
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
@@ -66,7 +71,17 @@ impl Args {
             let name = name.and_then(|name| name.to_str()).context("the object needs a key")?;
             key.push_str(name);
         }
-        let body = if from_stdin { stdin()? } else { PutBody::File(self.source.clone()) };
+        let mut buffer;
+        let body = match self.memory {
+            Memory::Host if from_stdin => stdin()?.into(),
+            Memory::Host => PutBody::File(self.source.clone()),
+            gpu => {
+                let bytes = if from_stdin { stdin()? } else { std::fs::read(&self.source)? };
+                buffer = gpu.buffer(bytes.len())?;
+                buffer.fill(|memory| memory.copy_from_slice(&bytes))?;
+                buffer.body()?
+            }
+        };
         let bar = Bar::new(&key, self.json);
         let mut put = client.put_object(bucket, &key).body(body).on_progress(bar.reporter());
         if let Some(content_type) = &self.content_type {
@@ -105,12 +120,12 @@ impl Args {
     }
 }
 
-fn stdin() -> anyhow::Result<PutBody> {
+fn stdin() -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     anyhow::ensure!(
         read as u64 <= STDIN_BYTES_MAX,
         "more than 4 GiB on standard input: store it in a file first"
     );
-    Ok(bytes.into())
+    Ok(bytes)
 }

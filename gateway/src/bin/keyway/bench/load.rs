@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use keyway_client::{Client, HostBuffer};
+use keyway_client::Client;
 use keyway_proto::{KeyStrength, TransferPath};
 
 use super::histogram::Histogram;
 use super::pattern;
 use super::usage::{self, ProcessTime};
+use crate::memory::{Buffer, Memory};
 
 /// Of how many GETs one is compared byte by byte.
 const CHECKED_ONE_IN: u64 = 16;
@@ -52,6 +53,10 @@ pub(super) struct Cell {
     /// Bytes of an object; for listings, keys in the bucket.
     pub(super) size: u64,
     pub(super) workers: usize,
+    /// Where clients hold objects.
+    pub(super) memory: Memory,
+    /// Bytes of one request; larger objects go in parts side by side.
+    pub(super) part_size: u64,
     pub(super) warm_up: Duration,
     pub(super) time: Duration,
 }
@@ -184,7 +189,7 @@ struct Worker {
     number: u64,
     objects: u64,
     /// What a GET fills, or a PUT sends.
-    buffer: HostBuffer,
+    buffer: Buffer,
     random: fastrand::Rng,
     tally: Tally,
 }
@@ -197,7 +202,7 @@ impl Worker {
         number: u64,
         objects: u64,
     ) -> anyhow::Result<Self> {
-        let mut buffer = HostBuffer::zeroed(match cell.operation {
+        let mut buffer = cell.memory.buffer(match cell.operation {
             Operation::Get | Operation::Put => cell.size as usize,
             Operation::List => 0,
         })?;
@@ -205,9 +210,9 @@ impl Worker {
         match cell.operation {
             Operation::Get => {
                 // The kernel gives pages at their first touch: here, not while time is taken.
-                buffer.bytes_mut()?.fill(1);
+                buffer.fill(|bytes| bytes.fill(1))?;
             }
-            Operation::Put => pattern::fill(buffer.bytes_mut()?, number),
+            Operation::Put => buffer.fill(|bytes| pattern::fill(bytes, number))?,
             Operation::List => bucket = listing_bucket(&bucket, cell.size),
         }
         Ok(Self {
@@ -252,21 +257,20 @@ impl Worker {
     async fn get(&mut self, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {
         let at = self.random.u64(0..self.objects);
         let key = format!("get/{}/{at}", self.cell.size);
-        let target = self.buffer.slice_mut(..)?;
-        let get = self.client.get_object(&self.bucket, &key).part_bytes(self.cell.size);
-        let got = get.into(target).await?;
+        let get = self.client.get_object(&self.bucket, &key).part_bytes(self.cell.part_size);
+        let size = self.cell.size as usize;
+        let got = self.buffer.get(get, size).await?;
         let ended = Instant::now();
         let travelled = Travelled { path: got.path, strength: got.strength };
         ensure!(got.bytes == self.cell.size, "{key} has {} bytes", got.bytes);
         let compared = turn.is_multiple_of(CHECKED_ONE_IN);
         if compared {
-            ensure!(pattern::matches(&got.target, at), "{key} holds other bytes than were stored");
+            let is_right = self.buffer.look(size, |bytes| pattern::matches(bytes, at))?;
+            ensure!(is_right, "{key} holds other bytes than were stored");
         }
         let verified = got.verified.is_whole() || compared;
-        let bytes = got.bytes;
-        drop(got);
         self.took(travelled);
-        Ok((bytes, if verified { bytes } else { 0 }, ended))
+        Ok((got.bytes, if verified { got.bytes } else { 0 }, ended))
     }
 
     fn took(&mut self, travelled: Travelled) {
@@ -276,8 +280,8 @@ impl Worker {
 
     async fn put(&mut self, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {
         let key = format!("put/{}/{}-{}", self.cell.size, self.number, turn % PUT_KEYS);
-        let put = self.client.put_object(&self.bucket, &key).part_bytes(self.cell.size);
-        let put = put.body(self.buffer.slice(..)?).send().await?;
+        let put = self.client.put_object(&self.bucket, &key).part_bytes(self.cell.part_size);
+        let put = put.body(self.buffer.body()?).send().await?;
         self.took(Travelled { path: put.path, strength: put.strength });
         let verified = if put.verified.is_whole() { put.bytes } else { 0 };
         Ok((put.bytes, verified, Instant::now()))

@@ -16,6 +16,7 @@ use std::io::IsTerminal as _;
 
 use self::load::{Cell, Measured, Operation, Target};
 use crate::client::{Connection, Transfer};
+use crate::memory::Memory;
 use crate::output;
 
 /// Measures an S3 service, and others beside it in the same run.
@@ -49,6 +50,13 @@ pub(crate) struct Args {
     /// Sizes of objects.
     #[arg(long, value_delimiter = ',', value_parser = bytes, default_value = "4KiB,1MiB,64MiB")]
     sizes: Vec<u64>,
+    /// Where objects are read to and written from: host, or gpu:0 for the first GPU.
+    #[arg(long, default_value_t)]
+    memory: Memory,
+    /// Bytes of one request: larger objects go in parts side by side. One request per object
+    /// unless said.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    part_size: Option<u64>,
     /// Requests in flight.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     concurrency: Vec<usize>,
@@ -176,6 +184,8 @@ impl Args {
                         operation: *operation,
                         size: *size,
                         workers: (*workers).max(1),
+                        memory: self.memory,
+                        part_size: self.part_size.unwrap_or(*size),
                         warm_up: Duration::from_secs_f64(self.warm_up_seconds.clamp(0.0, 60.0)),
                         time: Duration::from_secs_f64(self.seconds.clamp(0.1, 600.0)),
                     });

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::load::{Measured, Operation};
+use crate::memory::Memory;
 
 const GIB: f64 = (1u64 << 30) as f64;
 const MIB: f64 = (1u64 << 20) as f64;
@@ -66,6 +67,7 @@ impl Measured {
             "operation": format!("{:?}", self.cell.operation).to_lowercase(),
             "size": self.cell.size,
             "concurrency": self.cell.workers,
+            "memory": self.cell.memory.to_string(),
             "seconds": self.seconds(),
             "ops": self.latencies.count(),
             "ops_per_second": self.ops_per_second(),
@@ -87,9 +89,13 @@ impl Measured {
 
     /// What a cell is called.
     fn label(&self) -> String {
+        let place = match self.cell.memory {
+            Memory::Host => String::new(),
+            gpu => format!(" {gpu}"),
+        };
         match self.cell.operation {
-            Operation::Get => format!("GET {}", size(self.cell.size)),
-            Operation::Put => format!("PUT {}", size(self.cell.size)),
+            Operation::Get => format!("GET {}{place}", size(self.cell.size)),
+            Operation::Put => format!("PUT {}{place}", size(self.cell.size)),
             Operation::List => format!("LIST 1000 of {}", self.cell.size),
         }
     }

@@ -1,0 +1,137 @@
+//! A GPU's memory: bytes are received into pinned host memory, and the copy engine takes them
+//! on from there.
+//!
+//! The slice is shared with the copies under way: whoever goes away leaves it to them, and the
+//! buffer stays lent until the GPU is done with it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use futures::FutureExt as _;
+use keyway_fabric::gpu::{CopyBatch, CopyDone, GpuError};
+use keyway_fabric::memory::{DeviceSliceMut, Lease, LeaseClass};
+
+use super::{GetTarget, Land, Landing};
+use crate::error::ClientError;
+use crate::staging::{COPIES_MAX, Ring, Staging};
+use crate::transfer::Failed;
+
+impl GetTarget for DeviceSliceMut {}
+
+impl Land for DeviceSliceMut {
+    type Landing = DeviceLanding;
+
+    async fn land(self, staging: &Staging, offset: usize) -> Result<DeviceLanding, Failed<Self>> {
+        match staging.ring(self.gpu()).await {
+            Ok(ring) => Ok(DeviceLanding {
+                target: Arc::new(self),
+                ring,
+                given: offset,
+                open: None,
+                copies: FuturesUnordered::new(),
+                failure: None,
+            }),
+            Err(error) => Err(Failed { error, target: self }),
+        }
+    }
+
+    fn split_to(&mut self, bytes: usize) -> Self {
+        Self::split_to(self, bytes)
+    }
+
+    fn unsplit(&mut self, next: Self) -> Result<(), Self> {
+        Self::unsplit(self, next)
+    }
+}
+
+/// GPU memory that bytes are on their way to.
+pub struct DeviceLanding {
+    target: Arc<DeviceSliceMut>,
+    ring: Arc<Ring>,
+    /// Bytes given to the copy engine, and those before them.
+    given: usize,
+    /// What is being filled, and how far it is.
+    open: Option<(Lease, usize)>,
+    copies: FuturesUnordered<BoxFuture<'static, CopyDone>>,
+    /// A copy that failed; none is made after it.
+    failure: Option<GpuError>,
+}
+
+impl DeviceLanding {
+    /// Gives the open lease to the copy engine.
+    fn flush(&mut self) {
+        let Some((lease, filled)) = self.open.take() else { return };
+        if filled == 0 {
+            return;
+        }
+        let mut batch = CopyBatch::new();
+        batch.into_device(lease.into_bytes(0..filled), self.target.address() + self.given as u64);
+        batch.keep(Arc::clone(&self.target) as Arc<_>);
+        self.given += filled;
+        self.copies.push(self.ring.queue.submit(batch).boxed());
+        // The copy begins when its future is polled first.
+        self.reap();
+    }
+
+    /// Takes note of the copies that have ended.
+    fn reap(&mut self) {
+        while let Some(Some(done)) = self.copies.next().now_or_never() {
+            self.note(done);
+        }
+    }
+
+    fn note(&mut self, done: CopyDone) {
+        if let Err(error) = done.result {
+            self.failure.get_or_insert(error);
+        }
+    }
+}
+
+impl Landing for DeviceLanding {
+    type Target = DeviceSliceMut;
+
+    async fn room(&mut self, most: usize) -> Result<&mut [u8], ClientError> {
+        self.reap();
+        while self.copies.len() >= COPIES_MAX
+            && let Some(done) = self.copies.next().await
+        {
+            self.note(done);
+        }
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone().into());
+        }
+        if self.open.is_none() {
+            let class = LeaseClass::fitting(most).unwrap_or(LeaseClass::Unit);
+            self.open = Some((self.ring.pool.lease(class).await, 0));
+        }
+        let (lease, filled) = self.open.as_mut().expect("there is one now");
+        let end = lease.len().min(*filled + most);
+        Ok(&mut lease[*filled..end])
+    }
+
+    fn filled(&mut self, bytes: usize) {
+        let Some((lease, filled)) = &mut self.open else { return };
+        *filled += bytes;
+        if *filled == lease.len() {
+            self.flush();
+        }
+    }
+
+    async fn end(mut self) -> (DeviceSliceMut, Result<(), ClientError>) {
+        self.flush();
+        while let Some(done) = self.copies.next().await {
+            self.note(done);
+        }
+        let Self { mut target, failure, .. } = self;
+        let target = loop {
+            match Arc::try_unwrap(target) {
+                Ok(target) => break target,
+                // The engine's thread is letting go of it.
+                Err(shared) => target = shared,
+            }
+            tokio::task::yield_now().await;
+        };
+        (target, failure.map_or(Ok(()), |error| Err(error.into())))
+    }
+}
