@@ -1,0 +1,522 @@
+//! The client in the shape of cuFile: `keyway_cufile.h`.
+//!
+//! What differs from files: a handle is an object of the version that it had when it was
+//! registered; a write is the whole object; memory is of the host as well.
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use keyway_bindings::{Connection, Fetch, Kind, Place, Store, head};
+
+use crate::abi::KeywayClientOptions;
+use crate::border::{Fault, caught, give, handle, take, wait};
+use crate::client::{place, settings};
+use crate::memory::{keyway_memory_deregister, keyway_memory_register, source, target};
+use crate::queue::{Done, KeywayQueue, Work};
+
+/// The client of the driver, between its opening and its closing.
+static DRIVER: Mutex<Option<Arc<Connection>>> = Mutex::new(None);
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// `KWfileError_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct KwFileError {
+    pub err: i32,
+    pub cu_err: i32,
+}
+
+const SUCCESS: i32 = 0;
+const NOT_INITIALIZED: i32 = 5001;
+const INVALID_VALUE: i32 = 5022;
+const ALREADY_REGISTERED: i32 = 5023;
+const NOT_REGISTERED: i32 = 5024;
+const PERMISSION_DENIED: i32 = 5025;
+const ALREADY_OPEN: i32 = 5026;
+const NOT_FOUND: i32 = 5028;
+const BUSY: i32 = 5029;
+const IO_ERROR: i32 = 5030;
+
+/// `KW_FILE_HANDLE_TYPE_S3URL`.
+const S3_URL: i32 = 16;
+
+/// `KWfileDescr_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct KwFileDescr {
+    pub kind: i32,
+    pub handle: KwFileName,
+    pub fs_ops: *const c_void,
+}
+
+/// What names the object.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says it")]
+pub union KwFileName {
+    pub fd: i32,
+    pub handle: *const c_void,
+}
+
+/// An object.
+pub struct KwFileHandle {
+    connection: Arc<Connection>,
+    place: Place,
+    /// Its size and ETag, where it exists.
+    found: Mutex<Option<(u64, Option<String>)>>,
+}
+
+/// `KWfileIOParams_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct KwFileIoParams {
+    pub mode: i32,
+    pub batch: KwFileIo,
+    pub fh: *const KwFileHandle,
+    pub opcode: i32,
+    pub cookie: *mut c_void,
+}
+
+/// Its memory and range.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct KwFileIo {
+    pub base: *mut c_void,
+    pub file_offset: i64,
+    pub memory_offset: i64,
+    pub size: usize,
+}
+
+/// `KWfileIOEvents_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct KwFileIoEvents {
+    pub cookie: *mut c_void,
+    pub status: i32,
+    pub ret: usize,
+}
+
+const READ: i32 = 0;
+const WRITE: i32 = 1;
+const COMPLETE: i32 = 0x10;
+const FAILED: i32 = 0x40;
+
+/// A batch: a queue, and how many requests it takes.
+pub struct KwFileBatch {
+    queue: KeywayQueue,
+    max: usize,
+    under_way: Mutex<usize>,
+}
+
+/// Opens the driver, with the environment's client.
+#[unsafe(no_mangle)]
+pub extern "C" fn kwFileDriverOpen() -> KwFileError {
+    // SAFETY: no options are null.
+    unsafe { kwFileDriverOpenWith(ptr::null()) }
+}
+
+/// Opens the driver.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileDriverOpenWith(options: *const KeywayClientOptions) -> KwFileError {
+    status(|| {
+        // SAFETY: the header asks for it.
+        let connection = Connection::open(unsafe { settings(options) }?)?;
+        let mut driver = driver();
+        if driver.is_some() {
+            return Err(Fault::new(libc::EALREADY, "the driver is open"));
+        }
+        *driver = Some(Arc::new(connection));
+        Ok(())
+    })
+}
+
+/// Closes the driver. Handles live on.
+#[unsafe(no_mangle)]
+pub extern "C" fn kwFileDriverClose() -> KwFileError {
+    status(|| driver().take().map(drop).ok_or_else(not_open))
+}
+
+fn driver() -> MutexGuard<'static, Option<Arc<Connection>>> {
+    DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn not_open() -> Fault {
+    Fault::new(libc::ENXIO, "the driver is not open")
+}
+
+/// Registers an object.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileHandleRegister(
+    fh: *mut *mut KwFileHandle,
+    descr: *const KwFileDescr,
+) -> KwFileError {
+    status(|| {
+        // SAFETY: the header asks for it.
+        let descr = unsafe { handle(descr) }?;
+        if descr.kind != S3_URL {
+            return Err(Fault::invalid("a handle is of an object: KW_FILE_HANDLE_TYPE_S3URL"));
+        }
+        // SAFETY: as above: this kind has a text.
+        let place = unsafe { place(descr.handle.handle.cast()) }?;
+        let connection = driver().clone().ok_or_else(not_open)?;
+        let asked = wait(async {
+            match head(connection.client()?, place.clone()).await {
+                Ok(info) => Ok(Some((info.size, info.etag))),
+                // It may be there to be written.
+                Err(failure) if failure.kind() == Kind::NotFound => Ok(None),
+                Err(failure) => Err(failure),
+            }
+        });
+        let made = KwFileHandle { connection, place, found: Mutex::new(asked?) };
+        // SAFETY: as above.
+        unsafe { give(fh, made) }
+    })
+}
+
+/// Deregisters it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileHandleDeregister(fh: *mut KwFileHandle) {
+    // SAFETY: the header asks for it.
+    unsafe { take(fh) };
+}
+
+/// Registers memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBufRegister(
+    base: *const c_void,
+    size: usize,
+    _flags: i32,
+) -> KwFileError {
+    // SAFETY: the header asks for it.
+    of_errno(unsafe { keyway_memory_register(base.cast_mut(), size, ptr::null_mut()) })
+}
+
+/// Deregisters it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBufDeregister(base: *const c_void) -> KwFileError {
+    // SAFETY: the header asks for it.
+    let code = unsafe { keyway_memory_deregister(base.cast_mut(), ptr::null_mut()) };
+    if code == -libc::EINVAL {
+        remember(&Fault::invalid("no memory is registered there"));
+        return KwFileError { err: NOT_REGISTERED, cu_err: 0 };
+    }
+    of_errno(code)
+}
+
+/// Reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileRead(
+    fh: *const KwFileHandle,
+    base: *mut c_void,
+    size: usize,
+    file_offset: i64,
+    memory_offset: i64,
+) -> isize {
+    let io = KwFileIo { base, file_offset, memory_offset, size };
+    // SAFETY: the header asks for it.
+    counted(|| unsafe { transfer(fh, &io, READ, None) })
+}
+
+/// Writes the whole object.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileWrite(
+    fh: *const KwFileHandle,
+    base: *const c_void,
+    size: usize,
+    file_offset: i64,
+    memory_offset: i64,
+) -> isize {
+    let io = KwFileIo { base: base.cast_mut(), file_offset, memory_offset, size };
+    // SAFETY: the header asks for it.
+    counted(|| unsafe { transfer(fh, &io, WRITE, None) })
+}
+
+/// Reads in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileReadAsync(
+    fh: *const KwFileHandle,
+    base: *mut c_void,
+    size: *const usize,
+    file_offset: *const i64,
+    memory_offset: *const i64,
+    bytes_read: *mut isize,
+    stream: *mut c_void,
+) -> KwFileError {
+    // SAFETY: the header asks for it.
+    unsafe { in_stream(fh, base, (size, file_offset, memory_offset), bytes_read, stream, READ) }
+}
+
+/// Writes in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileWriteAsync(
+    fh: *const KwFileHandle,
+    base: *mut c_void,
+    size: *const usize,
+    file_offset: *const i64,
+    memory_offset: *const i64,
+    bytes_written: *mut isize,
+    stream: *mut c_void,
+) -> KwFileError {
+    // SAFETY: the header asks for it.
+    unsafe { in_stream(fh, base, (size, file_offset, memory_offset), bytes_written, stream, WRITE) }
+}
+
+/// # Safety
+/// As the header asks for.
+unsafe fn in_stream(
+    fh: *const KwFileHandle,
+    base: *mut c_void,
+    (size, file_offset, memory_offset): (*const usize, *const i64, *const i64),
+    moved: *mut isize,
+    stream: *mut c_void,
+    opcode: i32,
+) -> KwFileError {
+    status(|| {
+        // SAFETY: upheld by the caller.
+        let (size, file_offset, memory_offset) =
+            unsafe { (*handle(size)?, *handle(file_offset)?, *handle(memory_offset)?) };
+        let io = KwFileIo { base, file_offset, memory_offset, size };
+        // SAFETY: as above.
+        let bytes = unsafe { transfer(fh, &io, opcode, Some(stream as u64)) }?;
+        if !moved.is_null() {
+            // SAFETY: as above.
+            unsafe { moved.write(bytes as isize) };
+        }
+        Ok(())
+    })
+}
+
+/// Makes a batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBatchIOSetUp(
+    batch: *mut *mut KwFileBatch,
+    max: u32,
+) -> KwFileError {
+    status(|| {
+        let queue = KeywayQueue::new()?;
+        let made = KwFileBatch { queue, max: max as usize, under_way: Mutex::new(0) };
+        // SAFETY: the header asks for it.
+        unsafe { give(batch, made) }
+    })
+}
+
+/// Begins requests: all of them, or none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBatchIOSubmit(
+    batch: *const KwFileBatch,
+    count: u32,
+    requests: *const KwFileIoParams,
+    _flags: u32,
+) -> KwFileError {
+    status(|| {
+        // SAFETY: the header asks for it.
+        let (batch, requests) =
+            unsafe { (handle(batch)?, crate::transfer::array(requests, count as usize)?) };
+        let mut under_way = batch.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if *under_way + requests.len() > batch.max {
+            return Err(Fault::new(libc::EBUSY, "more requests than the batch was set up for"));
+        }
+        let mut client = None;
+        let mut works = Vec::with_capacity(requests.len());
+        for request in requests {
+            // SAFETY: as above.
+            let fh = unsafe { handle(request.fh) }?;
+            client.get_or_insert(fh.connection.client()?);
+            // SAFETY: as above.
+            let work = unsafe { fh.work(&request.batch, request.opcode, None) }?;
+            works.push((request.cookie as u64, work));
+        }
+        if let Some(client) = client {
+            *under_way += works.len();
+            batch.queue.submit(&client, works)?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes what is complete: at least `min` of it, unless the time passes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBatchIOGetStatus(
+    batch: *const KwFileBatch,
+    min: u32,
+    count: *mut u32,
+    events: *mut KwFileIoEvents,
+    timeout: *const libc::timespec,
+) -> KwFileError {
+    status(|| {
+        if count.is_null() || events.is_null() {
+            return Err(Fault::invalid("there is no room for events"));
+        }
+        // SAFETY: the header asks for it.
+        let (batch, max) = unsafe { (handle(batch)?, *count as usize) };
+        // SAFETY: as above.
+        let timeout = unsafe { timeout.as_ref() }.map(|time| {
+            let (seconds, nanoseconds) = (time.tv_sec.max(0), time.tv_nsec.clamp(0, 999_999_999));
+            Duration::new(seconds as u64, nanoseconds as u32)
+        });
+        let min = (min as usize).min(max);
+        let mut found: Vec<Done> = Vec::new();
+        loop {
+            let enough = found.len() >= min;
+            let patience = if enough { Some(Duration::ZERO) } else { timeout };
+            let more = batch.queue.wait(max - found.len(), patience)?;
+            let over = enough || more.is_empty();
+            found.extend(more);
+            if over {
+                break;
+            }
+        }
+        *batch.under_way.lock().unwrap_or_else(PoisonError::into_inner) -= found.len();
+        for (index, done) in found.iter().enumerate() {
+            let (status, ret) = match &done.outcome {
+                Ok(report) => (COMPLETE, report.bytes as usize),
+                Err(fault) => (FAILED, (fault.code() as usize).wrapping_neg()),
+            };
+            let event = KwFileIoEvents { cookie: done.tag as *mut c_void, status, ret };
+            // SAFETY: as above: there is room for as many as were asked for.
+            unsafe { events.add(index).write(event) };
+        }
+        // SAFETY: as above.
+        unsafe { count.write(found.len() as u32) };
+        Ok(())
+    })
+}
+
+/// Ends a batch when nothing of it is under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kwFileBatchIODestroy(batch: *mut KwFileBatch) {
+    // SAFETY: the header asks for it.
+    unsafe { take(batch) };
+}
+
+/// This thread's last failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn kwFileLastError() -> *const c_char {
+    LAST_ERROR.with(|last| last.borrow().as_ptr())
+}
+
+impl KwFileHandle {
+    /// # Safety
+    /// The memory is there, and stays until the work is done.
+    unsafe fn work(&self, io: &KwFileIo, opcode: i32, stream: Option<u64>) -> Result<Work, Fault> {
+        let (Ok(offset), Ok(within)) =
+            (u64::try_from(io.file_offset), isize::try_from(io.memory_offset))
+        else {
+            return Err(Fault::invalid("an offset is negative"));
+        };
+        let memory = io.base.wrapping_byte_offset(within);
+        match opcode {
+            READ => {
+                let found = self.found();
+                let Some((size, etag)) = found.clone() else {
+                    return Err(Fault::new(libc::ENOENT, "there is no such object"));
+                };
+                let length = io.size.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(0));
+                let range = Some(Fetch::range(offset.min(size), length as u64)?);
+                let fetch = Fetch { range, if_match: etag, stream, ..Fetch::default() };
+                // SAFETY: upheld by the caller.
+                let target = unsafe { target(memory, length) }?;
+                Ok(Work::Get(fetch, self.place.clone(), target))
+            }
+            WRITE if offset > 0 => {
+                Err(Fault::new(libc::ESPIPE, "an object is written whole, from offset 0"))
+            }
+            WRITE => {
+                // SAFETY: upheld by the caller.
+                let source = unsafe { source(memory, io.size) }?;
+                Ok(Work::Put(Store { stream, ..Store::default() }, self.place.clone(), source))
+            }
+            _ => Err(Fault::invalid("no such operation")),
+        }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<(u64, Option<String>)>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// # Safety
+/// As the header asks for.
+unsafe fn transfer(
+    fh: *const KwFileHandle,
+    io: &KwFileIo,
+    opcode: i32,
+    stream: Option<u64>,
+) -> Result<u64, Fault> {
+    // SAFETY: upheld by the caller.
+    let fh = unsafe { handle(fh) }?;
+    let client = fh.connection.client()?;
+    // SAFETY: as above.
+    let report = wait(match unsafe { fh.work(io, opcode, stream) }? {
+        Work::Get(fetch, place, target) => {
+            if target.is_empty() {
+                return Ok(0);
+            }
+            futures::future::Either::Left(fetch.into(client, place, target))
+        }
+        Work::Put(store, place, source) => {
+            futures::future::Either::Right(store.send(client, place, source))
+        }
+    })?;
+    if opcode == WRITE {
+        *fh.found() = Some((report.bytes, report.etag));
+    }
+    Ok(report.bytes)
+}
+
+/// Runs a call and tells how it went.
+fn status(work: impl FnOnce() -> Result<(), Fault>) -> KwFileError {
+    match caught(work) {
+        Ok(()) => KwFileError { err: SUCCESS, cu_err: 0 },
+        Err(fault) => {
+            remember(&fault);
+            of_errno(-fault.code())
+        }
+    }
+}
+
+/// Runs a call that counts bytes: -1 and errno where it failed.
+fn counted(work: impl FnOnce() -> Result<u64, Fault>) -> isize {
+    match caught(work) {
+        Ok(bytes) => bytes as isize,
+        Err(fault) => {
+            remember(&fault);
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = fault.code() };
+            -1
+        }
+    }
+}
+
+fn remember(fault: &Fault) {
+    let text = CString::new(fault.message().replace('\0', " ")).unwrap_or_default();
+    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+}
+
+fn of_errno(code: i32) -> KwFileError {
+    let err = match -code {
+        0 => SUCCESS,
+        libc::EINVAL | libc::ESPIPE | libc::E2BIG => INVALID_VALUE,
+        libc::EEXIST => ALREADY_REGISTERED,
+        libc::EACCES => PERMISSION_DENIED,
+        libc::EALREADY => ALREADY_OPEN,
+        libc::ENXIO => NOT_INITIALIZED,
+        libc::ENOENT => NOT_FOUND,
+        libc::EBUSY => BUSY,
+        _ => IO_ERROR,
+    };
+    KwFileError { err, cu_err: 0 }
+}
