@@ -87,12 +87,12 @@ impl Ring {
         slice: DeviceSlice,
     ) -> BoxStream<'static, Result<Bytes, GpuError>> {
         let unit = LeaseClass::Unit.bytes();
+        let pieces = (0..slice.len()).step_by(unit);
         let ring = Arc::clone(self);
         let piece = move |at: usize| {
             let length = unit.min(slice.len() - at);
             Arc::clone(&ring).read_piece(slice.part(at..at + length))
         };
-        let pieces = (0..slice.len()).step_by(unit);
         stream::iter(pieces).map(piece).buffered(COPIES_MAX).boxed()
     }
 

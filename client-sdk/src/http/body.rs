@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures::stream::{BoxStream, Stream as _};
+use futures::stream::BoxStream;
 use http_body::{Body, Frame, SizeHint};
 use keyway_fabric::gpu::GpuError;
 

@@ -48,9 +48,10 @@ impl Client {
         let objects = keys.into_iter().map(|key| xml::DeleteEntry { key }).collect();
         let mut call = Call::bucket(Method::POST, bucket);
         call.query = Query::flag("delete");
-        call.body = xml::write(&xml::Delete { quiet: true, objects })?.into();
+        let body = xml::write(&xml::Delete { quiet: true, objects })?;
         // S3 wants a digest of this body; MD5 is the one that every service knows.
-        let md5 = Checksum::of(ChecksumKind::Md5, &call.body);
+        let md5 = Checksum::of(ChecksumKind::Md5, &body);
+        call.body = body.into();
         call.header("content-md5", &md5.to_base64())?;
         call.header("content-type", "application/xml")?;
         let (document, _) = self.document(&call).await?;

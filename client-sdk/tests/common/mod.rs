@@ -1,6 +1,9 @@
 //! A server that answers as a test tells it, down to the byte after which it hangs up.
 
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,6 +43,8 @@ pub(crate) struct Reply {
     pub(crate) cut_after: Option<usize>,
     /// Hang up after the answer without having said so.
     pub(crate) close: bool,
+    /// Say that so many bytes fewer come than do.
+    pub(crate) understated: usize,
     /// Never answer.
     pub(crate) hang: bool,
 }
@@ -91,6 +96,7 @@ impl Reply {
 pub(crate) struct Server {
     pub(crate) endpoint: String,
     seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -103,16 +109,24 @@ impl Server {
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
         let answer = Arc::new(answer);
         let record = Arc::clone(&seen);
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let accepted = Arc::clone(&connections);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                accepted.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(serve(stream, Arc::clone(&answer), Arc::clone(&record)));
             }
         });
-        Self { endpoint, seen }
+        Self { endpoint, seen, connections }
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().expect("no panic while held").clone()
+    }
+
+    /// Connections accepted so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub(crate) fn builder(&self) -> ClientBuilder {
@@ -147,8 +161,8 @@ async fn serve(
         if reply.hang {
             return std::future::pending().await;
         }
-        let mut head =
-            format!("HTTP/1.1 {} X\r\nContent-Length: {}\r\n", reply.status, reply.body.len());
+        let length = reply.body.len() - reply.understated;
+        let mut head = format!("HTTP/1.1 {} X\r\nContent-Length: {length}\r\n", reply.status);
         for (name, value) in &reply.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

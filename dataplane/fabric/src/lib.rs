@@ -13,3 +13,5 @@
 pub mod gpu;
 pub mod memory;
 pub mod verbs;
+
+pub use keyway_sys::NativeError;

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use futures::FutureExt as _;
 use keyway_fabric::gpu::{CopyBatch, CopyDone, GpuError};
 use keyway_fabric::memory::{DeviceSliceMut, Lease, LeaseClass};
 
