@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use keyway_client::{ClientError, ConfigError, LendError, MemoryError, ServiceError};
+use keyway_client::{ClientError, ConfigError, GpuError, LendError, MemoryError, ServiceError};
 
 use crate::place::InvalidPlace;
 use crate::settings::InvalidSetting;
@@ -29,6 +29,9 @@ pub enum Failure {
     /// There is no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The GPU, or its memory, cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// A range whose end nobody can name.
     #[error("{length} bytes from {offset} on pass the end of all objects")]
     Range {
@@ -95,6 +98,7 @@ impl Failure {
             Self::Lend(LendError::Lent) => Kind::Busy,
             Self::Lend(_) | Self::Range { .. } => Kind::OutOfRange,
             Self::Memory(_) | Self::Runtime(_) => Kind::System,
+            Self::Gpu(error) => kind_of_gpu(error),
         }
     }
 
@@ -131,8 +135,10 @@ fn kind_of(error: &ClientError) -> Kind {
         | ClientError::Sign(_)
         | ClientError::Request(_)
         | ClientError::TooLarge(_) => Kind::Invalid,
+        ClientError::Gpu(error) => kind_of_gpu(error),
         ClientError::Connect { .. }
         | ClientError::Transport(_)
+        | ClientError::Socket(_)
         | ClientError::Stalled(_)
         | ClientError::BrokenBody { .. } => Kind::Connection,
         ClientError::Deadline => Kind::Deadline,
@@ -144,6 +150,17 @@ fn kind_of(error: &ClientError) -> Kind {
         ClientError::Memory(_) | ClientError::File(_) => Kind::System,
         ClientError::Malformed(_) => Kind::Malformed,
         _ => Kind::Transfer,
+    }
+}
+
+fn kind_of_gpu(error: &GpuError) -> Kind {
+    match error {
+        GpuError::NoGpu(_)
+        | GpuError::NoSuchGpu(_)
+        | GpuError::NoSuchUuid(_)
+        | GpuError::Forked => Kind::NoGpu,
+        GpuError::OutOfRange { .. } => Kind::OutOfRange,
+        _ => Kind::Gpu,
     }
 }
 

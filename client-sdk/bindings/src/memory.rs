@@ -2,47 +2,56 @@
 
 use std::ops::Range;
 
-use keyway_client::{HostBuffer, HostSlice, HostSliceMut, MemoryError};
+use keyway_client::{
+    DeviceBuffer, DeviceSlice, DeviceSliceMut, Gpu, HostBuffer, HostSlice, HostSliceMut,
+};
 
 use crate::failure::Failure;
 
 /// Memory that transfers fill or send.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Memory {
     /// Of the host.
     Host(HostBuffer),
+    /// Of a GPU.
+    Device(DeviceBuffer),
 }
 
 /// Memory lent to one read.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Target {
     /// Of the host.
     Host(HostSliceMut),
+    /// Of a GPU.
+    Device(DeviceSliceMut),
 }
 
 /// Memory lent to a write.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Source {
     /// Of the host.
     Host(HostSlice),
+    /// Of a GPU.
+    Device(DeviceSlice),
 }
 
 impl Memory {
-    /// Host memory of the client's own.
+    /// Memory of the client's own: of the host, or of the GPU of that number, which is opened.
     ///
     /// # Errors
-    /// When the kernel refuses it.
-    pub fn host(bytes: usize) -> Result<Self, MemoryError> {
-        HostBuffer::zeroed(bytes).map(Self::Host)
+    /// When it is refused, or there is no such GPU.
+    pub fn new(gpu: Option<u32>, bytes: usize) -> Result<Self, Failure> {
+        Ok(match gpu {
+            None => Self::Host(HostBuffer::zeroed(bytes)?),
+            Some(ordinal) => Self::Device(DeviceBuffer::alloc(&Gpu::open(ordinal)?, bytes)?),
+        })
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(buffer) => buffer.len(),
+            Self::Device(buffer) => buffer.len(),
         }
     }
 
@@ -55,6 +64,8 @@ impl Memory {
     pub fn is_idle(&mut self) -> bool {
         match self {
             Self::Host(buffer) => buffer.bytes_mut().is_ok(),
+            // Only an exclusive lend of all of it tells.
+            Self::Device(buffer) => buffer.slice_mut(..).is_ok(),
         }
     }
 
@@ -65,6 +76,7 @@ impl Memory {
     pub fn address(&mut self) -> Result<u64, Failure> {
         match self {
             Self::Host(buffer) => Ok(buffer.bytes_mut()?.as_ptr() as u64),
+            Self::Device(buffer) => Ok(buffer.address()),
         }
     }
 
@@ -72,6 +84,7 @@ impl Memory {
     pub fn gpu(&self) -> Option<u32> {
         match self {
             Self::Host(_) => None,
+            Self::Device(buffer) => Some(buffer.gpu().ordinal()),
         }
     }
 
@@ -82,6 +95,7 @@ impl Memory {
     pub fn target(&mut self, range: Range<usize>) -> Result<Target, Failure> {
         Ok(match self {
             Self::Host(buffer) => Target::Host(buffer.slice_mut(range)?),
+            Self::Device(buffer) => Target::Device(buffer.slice_mut(range)?),
         })
     }
 
@@ -92,6 +106,7 @@ impl Memory {
     pub fn source(&mut self, range: Range<usize>) -> Result<Source, Failure> {
         Ok(match self {
             Self::Host(buffer) => Source::Host(buffer.slice(range)?),
+            Self::Device(buffer) => Source::Device(buffer.slice(range)?),
         })
     }
 }
@@ -101,6 +116,7 @@ impl Target {
     pub fn len(&self) -> usize {
         match self {
             Self::Host(slice) => slice.len(),
+            Self::Device(slice) => slice.len(),
         }
     }
 
@@ -117,6 +133,7 @@ impl Target {
     pub fn split_to(&mut self, bytes: usize) -> Self {
         match self {
             Self::Host(slice) => Self::Host(slice.split_to(bytes)),
+            Self::Device(slice) => Self::Device(slice.split_to(bytes)),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use keyway_client::{Client, ClientError, GetObject, ObjectInfo, PutObject};
+use keyway_client::{
+    Client, ClientError, Failed, GetObject, GetOutcome, GetTarget, ObjectInfo, PutObject,
+};
 use keyway_proto::ByteRange;
 
 use crate::failure::Failure;
@@ -97,12 +99,10 @@ impl Fetch {
         target: Target,
     ) -> Result<Report, Failure> {
         let get = self.request(&client, &place);
-        match target {
-            Target::Host(target) => {
-                let outcome = get.into(target).await.map_err(|failed| failed.error)?;
-                Ok(Report::of_get(outcome).0)
-            }
-        }
+        Ok(match target {
+            Target::Host(target) => read(get.into(target).await)?,
+            Target::Device(target) => read(get.into(target).await)?,
+        })
     }
 
     /// Reads several ranges of one version of the object, each into a target of its own. Of
@@ -111,12 +111,52 @@ impl Fetch {
     /// # Errors
     /// The first failure. The others have ended by then.
     pub async fn ranges(
-        self,
+        mut self,
         client: Client,
         place: Place,
         wanted: Vec<(ByteRange, Target)>,
     ) -> Result<Vec<Report>, Failure> {
+        let (mut host, mut device) = (Vec::new(), Vec::new());
+        // Which of the two each one went to.
+        let mut order = Vec::with_capacity(wanted.len());
+        for (range, target) in wanted {
+            order.push(matches!(target, Target::Host(_)));
+            match target {
+                Target::Host(target) => host.push((range, target)),
+                Target::Device(target) => device.push((range, target)),
+            }
+        }
+        if !host.is_empty() && !device.is_empty() && self.if_match.is_none() {
+            // Two reads, of one version all the same.
+            self.if_match = head(client.clone(), place.clone()).await?.etag;
+        }
+        let (host, device) = futures::try_join!(
+            self.ranges_of(&client, &place, host),
+            self.ranges_of(&client, &place, device),
+        )?;
+        let (mut host, mut device) = (host.into_iter(), device.into_iter());
+        Ok(order
+            .into_iter()
+            .filter_map(|is_host| match is_host {
+                true => host.next(),
+                false => device.next(),
+            })
+            .collect())
+    }
+
+    async fn ranges_of<M: GetTarget>(
+        &self,
+        client: &Client,
+        place: &Place,
+        wanted: Vec<(ByteRange, M)>,
+    ) -> Result<Vec<Report>, Failure> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut get = client.get_ranges(&place.bucket, &place.key);
+        if let Some(etag) = &self.if_match {
+            get = get.if_match(etag);
+        }
         if let Some(parts) = self.concurrency {
             get = get.concurrency(parts);
         }
@@ -124,25 +164,28 @@ impl Fetch {
             get = get.deadline(after);
         }
         for (range, target) in wanted {
-            get = match target {
-                Target::Host(target) => get.range(range, target),
-            };
+            get = get.range(range, target);
         }
         let outcomes = get.send().await.map_err(|failed| failed.error)?;
         Ok(outcomes.into_iter().map(|outcome| Report::of_get(outcome).0).collect())
     }
 
-    /// Reads into new host memory, which may be longer than what was read.
+    /// Reads into new memory, of the host or of a GPU, which may be longer than what was read.
     ///
     /// # Errors
     /// As the client's, and where there is no memory.
-    pub async fn whole(self, client: Client, place: Place) -> Result<(Report, Memory), Failure> {
+    pub async fn whole(
+        self,
+        client: Client,
+        place: Place,
+        gpu: Option<u32>,
+    ) -> Result<(Report, Memory), Failure> {
         let mut room = match self.range {
             Some(range) => range.length() as usize,
             None => FIRST_BYTES,
         };
         loop {
-            let mut memory = Memory::host(room)?;
+            let mut memory = Memory::new(gpu, room)?;
             let target = memory.target(0..room)?;
             match self.clone().into(client.clone(), place.clone(), target).await {
                 Ok(report) => return Ok((report, memory)),
@@ -198,8 +241,17 @@ impl Store {
         let put = self.request(&client, &place)?;
         let put = match source {
             Source::Host(slice) => put.body(slice),
+            Source::Device(slice) => put.body(slice),
         };
         Ok(Report::of_put(put.send().await?))
+    }
+}
+
+/// The report of a read whose memory goes back to its buffer.
+fn read<M>(result: Result<GetOutcome<M>, Failed<M>>) -> Result<Report, Failure> {
+    match result {
+        Ok(outcome) => Ok(Report::of_get(outcome).0),
+        Err(failed) => Err(failed.error.into()),
     }
 }
 

@@ -10,7 +10,9 @@ use keyway_bindings::{Connection, Failure, Listed, Listing, Place, Settings, hea
 use keyway_proto::ChecksumKind;
 
 use crate::abi::{self, KeywayClientOptions, KeywayEntry, KeywayError, KeywayObject};
-use crate::border::{Fault, chars, give, handle, read, small_call, take, text, wait, write, zeroed};
+use crate::border::{
+    Fault, chars, give, handle, read, small_call, take, text, wait, write, zeroed,
+};
 
 /// A client.
 pub struct KeywayClient {
@@ -177,8 +179,7 @@ pub unsafe extern "C" fn keyway_list_open(
 ) -> i32 {
     let work = || {
         // SAFETY: the header asks for it.
-        let (client, url, delimiter) =
-            unsafe { (handle(client)?, text(url)?, text(delimiter)?) };
+        let (client, url, delimiter) = unsafe { (handle(client)?, text(url)?, text(delimiter)?) };
         let url = url.ok_or_else(|| Fault::invalid("there is no address"))?;
         let place = Place::parse(&url, None)?;
         let begun = KeywayListing {

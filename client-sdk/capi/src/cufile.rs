@@ -301,10 +301,7 @@ unsafe fn in_stream(
 
 /// Makes a batch.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kwFileBatchIOSetUp(
-    batch: *mut *mut KwFileBatch,
-    max: u32,
-) -> KwFileError {
+pub unsafe extern "C" fn kwFileBatchIOSetUp(batch: *mut *mut KwFileBatch, max: u32) -> KwFileError {
     status(|| {
         let queue = KeywayQueue::new()?;
         let made = KwFileBatch { queue, max: max as usize, under_way: Mutex::new(0) };

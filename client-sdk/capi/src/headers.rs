@@ -240,10 +240,12 @@ fn no_function_is_left_out() {
     let mut promised = Vec::new();
     for header in ["include/keyway.h", "include/keyway_cufile.h"] {
         let text = std::fs::read_to_string(crate_dir.join(header)).expect("a header");
-        let text: String = text.split("/*").map(|part| part.rsplit("*/").next().unwrap_or("")).collect();
+        let text: String =
+            text.split("/*").map(|part| part.rsplit("*/").next().unwrap_or("")).collect();
         for (at, _) in text.match_indices('(') {
             let before = &text[..at];
-            let start = before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
+            let start =
+                before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
             let name = &before[start..];
             if name.starts_with("keyway_") || name.starts_with("kwFile") {
                 promised.push(name.to_owned());

@@ -15,8 +15,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use keyway_bindings::{Memory, Source, Target};
-use keyway_client::HostBuffer;
+use keyway_bindings::{Failure, Memory, Source, Target};
+use keyway_client::{DeviceBuffer, GpuError, HostBuffer};
 
 use crate::abi::KeywayError;
 use crate::border::{Fault, small_call};
@@ -121,8 +121,31 @@ unsafe fn lend<T>(
 /// # Safety
 /// The memory stays allocated while the buffer and its slices live.
 unsafe fn adopt(memory: *mut c_void, bytes: usize) -> Result<Memory, Fault> {
+    if bytes > 0 && is_cuda_loaded() {
+        // SAFETY: upheld by the caller.
+        match unsafe { DeviceBuffer::foreign(memory as u64, bytes, Arc::new(())) } {
+            Ok(buffer) => return Ok(Memory::Device(buffer)),
+            // Host memory, which the driver may know, or know nothing of.
+            Err(GpuError::NotDeviceMemory | GpuError::Freed | GpuError::NoGpu(_)) => {}
+            Err(error) => return Err(Failure::from(error).into()),
+        }
+    }
     let base = NonNull::new(memory.cast::<u8>()).unwrap_or(NonNull::dangling());
     // SAFETY: upheld by the caller.
     let buffer = unsafe { HostBuffer::foreign(base, bytes, Arc::new(())) };
     Ok(Memory::Host(buffer))
+}
+
+/// Whether this process uses CUDA. Where it does not, no pointer is one of a GPU, and the driver
+/// is not started to ask.
+fn is_cuda_loaded() -> bool {
+    let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
+    // SAFETY: the name ends in a zero, and nothing is loaded.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), flags) };
+    if library.is_null() {
+        return false;
+    }
+    // SAFETY: the handle is the one that was just opened; the library stays, for others hold it.
+    unsafe { libc::dlclose(library) };
+    true
 }

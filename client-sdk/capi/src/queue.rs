@@ -265,12 +265,8 @@ pub unsafe extern "C" fn keyway_queue_wait(
         let max = max.min(i32::MAX as usize);
         let found = queue.wait(max, timeout)?;
         for (index, done) in found.iter().enumerate() {
-            let mut completion = KeywayCompletion {
-                tag: done.tag,
-                status: 0,
-                result: zeroed(),
-                error: zeroed(),
-            };
+            let mut completion =
+                KeywayCompletion { tag: done.tag, status: 0, result: zeroed(), error: zeroed() };
             match &done.outcome {
                 Ok(report) => {
                     completion.status = report.bytes as i64;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use keyway_bindings::{Fetch, Report, Store};
 use keyway_client::Verified;
 
-use crate::abi::{self, KeywayError, KeywayGetOptions, KeywayPutOptions, KeywayRange, KeywayResult};
+use crate::abi::{
+    self, KeywayError, KeywayGetOptions, KeywayPutOptions, KeywayRange, KeywayResult,
+};
 use crate::border::{Fault, call, chars, handle, read, text, wait, write, zeroed};
 use crate::client::{KeywayClient, place, some};
 use crate::memory::{source, target};
@@ -51,8 +53,7 @@ pub unsafe extern "C" fn keyway_get_ranges(
 ) -> i64 {
     let work = || {
         // SAFETY: the header asks for it.
-        let (client, place, fetch) =
-            unsafe { (handle(client)?, place(url)?, fetch(options, 0)?) };
+        let (client, place, fetch) = unsafe { (handle(client)?, place(url)?, fetch(options, 0)?) };
         // SAFETY: as above.
         let ranges = unsafe { array(ranges, count) }?;
         let mut wanted = Vec::with_capacity(count);

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
 use crate::dlpack::{self, Shown};
+use crate::raise::raise;
 use crate::report::Report;
 use crate::storage::{Access, Part, Storage};
 
@@ -58,10 +59,11 @@ impl Buffer {
         Ok(Self { part: Part::of(source, Access::Send, None)?, result: None })
     }
 
-    /// New memory of zeros, of the host.
+    /// New memory: zeros on the host, and what was there on a GPU.
     #[staticmethod]
-    fn zeroed(bytes: usize) -> PyResult<Self> {
-        let memory = Memory::host(bytes).map_err(|error| crate::raise::raise(error.into()))?;
+    #[pyo3(signature = (bytes, gpu = None))]
+    fn allocate(bytes: usize, gpu: Option<u32>) -> PyResult<Self> {
+        let memory = Memory::new(gpu, bytes).map_err(raise)?;
         let part = Part::whole(Arc::new(Storage::own(memory)?));
         Ok(Self { part, result: None })
     }

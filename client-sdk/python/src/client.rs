@@ -222,13 +222,9 @@ impl Client {
         options: TransferOptions,
     ) -> PyResult<Operation> {
         let (client, place) = (self.client()?, self.object(url)?);
-        if let Some(ordinal) = gpu {
-            let message = format!("this build cannot read into cuda:{ordinal}");
-            return Err(crate::raise::no_gpu(&message));
-        }
         let range = span.map(|(offset, length)| Fetch::range(offset, length)).transpose();
         let fetch = Fetch { range: range.map_err(raise)?, version, ..options.fetch()? };
-        let work = fetch.whole(client, place);
+        let work = fetch.whole(client, place, gpu);
         Ok(Operation::new(Vec::new(), work, |py, (report, memory)| {
             let bytes = report.bytes as usize;
             let result = Py::new(py, Report::from(report))?;

@@ -12,11 +12,6 @@ pub(crate) fn raise(failure: Failure) -> PyErr {
     Python::attach(|py| exception(py, &failure).unwrap_or_else(|error| error))
 }
 
-/// The exception that says that there is no GPU.
-pub(crate) fn no_gpu(message: &str) -> PyErr {
-    of_class("NoGpu", message)
-}
-
 /// The exception that says that the bytes do not fit.
 pub(crate) fn buffer_too_small(message: &str) -> PyErr {
     of_class("BufferTooSmall", message)

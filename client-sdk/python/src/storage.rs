@@ -22,7 +22,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyway_bindings::{Memory, Source, Target};
-use keyway_client::HostBuffer;
+use keyway_client::{DeviceBuffer, HostBuffer};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -82,6 +82,27 @@ impl Storage {
         let buffer = unsafe { HostBuffer::foreign(base, bytes, owner) };
         let memory = Mutex::new(Memory::Host(buffer));
         Self { memory, address, bytes, gpu: None, is_readonly }
+    }
+
+    /// # Safety
+    /// As [`host`](Self::host), of device memory.
+    unsafe fn gpu(
+        address: u64,
+        bytes: usize,
+        is_readonly: bool,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> PyResult<Self> {
+        if bytes == 0 {
+            // There is nothing that the driver could know of.
+            // SAFETY: no byte is ever reached.
+            return Ok(unsafe { Self::host(0, 0, is_readonly, owner) });
+        }
+        // SAFETY: upheld by the caller.
+        let buffer = unsafe { DeviceBuffer::foreign(address, bytes, owner) };
+        let buffer = buffer.map_err(|error| raise(error.into()))?;
+        let gpu = Some(buffer.gpu().ordinal());
+        let memory = Mutex::new(Memory::Device(buffer));
+        Ok(Self { memory, address, bytes, gpu, is_readonly })
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -207,7 +228,7 @@ fn from_dlpack(object: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Part>
     let (address, bytes, is_readonly) = (tensor.address, tensor.bytes, tensor.is_readonly);
     let storage = if on_gpu {
         // SAFETY: the tensor keeps its memory alive until its deleter is called.
-        unsafe { gpu(address, bytes, is_readonly, Arc::new(tensor)) }?
+        unsafe { Storage::gpu(address, bytes, is_readonly, Arc::new(tensor)) }?
     } else {
         // SAFETY: as above.
         unsafe { Storage::host(address, bytes, is_readonly, Arc::new(tensor)) }
@@ -244,7 +265,8 @@ fn from_cuda_array(object: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<P
     }
     let stream = stream.or(optional(&shown, "stream")?);
     // SAFETY: the interface says that the memory lives as long as the object.
-    let storage = unsafe { gpu(address, bytes, is_readonly, Arc::new(object.clone().unbind())) }?;
+    let storage =
+        unsafe { Storage::gpu(address, bytes, is_readonly, Arc::new(object.clone().unbind())) }?;
     Ok(Part { stream, ..Part::whole(Arc::new(storage)) })
 }
 
@@ -254,15 +276,4 @@ where
 {
     let value = shown.call_method1("get", (name,))?;
     if value.is_none() { Ok(None) } else { value.extract().map(Some) }
-}
-
-/// # Safety
-/// As [`Storage::host`], of device memory.
-unsafe fn gpu(
-    _address: u64,
-    _bytes: usize,
-    _is_readonly: bool,
-    _owner: Arc<dyn Any + Send + Sync>,
-) -> PyResult<Storage> {
-    Err(crate::raise::no_gpu("this build knows no GPU memory"))
 }

@@ -40,7 +40,7 @@ def test_many_at_a_time(client, prefix):
 def test_a_cancelled_read_gives_its_memory_back():
     listener = socket.create_server(("127.0.0.1", 0))
     client = keyway.Client(f"http://127.0.0.1:{listener.getsockname()[1]}", anonymous=True)
-    buffer = keyway.Buffer.zeroed(4096)
+    buffer = keyway.Buffer.allocate(4096)
 
     async def run():
         read = asyncio.ensure_future(client.aget_into("s3://b/k", buffer))

@@ -47,7 +47,7 @@ def test_around(client, prefix, size):
         lambda n: (ctypes.c_char * n)(),
         lambda n: numpy.zeros(n // 4, dtype=numpy.float32),
         lambda n: numpy.zeros((n // 8, 2), dtype=numpy.int32),
-        keyway.Buffer.zeroed,
+        keyway.Buffer.allocate,
         lambda n: keyway.Buffer(bytearray(n)),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_buffer_shows_its_bytes_without_a_copy(client, prefix):
     assert (tensor == data).all(), "the tensor keeps the memory"
     assert bytes(client.get(prefix + "part")) == data[64:128].tobytes()
     with pytest.raises(IndexError):
-        keyway.Buffer.zeroed(4)[::2]
+        keyway.Buffer.allocate(4)[::2]
 
 
 def test_memory_that_does_not_do_is_refused(client, prefix):
@@ -124,7 +124,7 @@ def test_memory_that_does_not_do_is_refused(client, prefix):
         client.get(prefix + "k", device="cuda:63")
     with pytest.raises(keyway.InvalidArgument, match="no device"):
         client.get(prefix + "k", device="tpu:0")
-    buffer = keyway.Buffer.zeroed(8)
+    buffer = keyway.Buffer.allocate(8)
     with pytest.raises(keyway.BufferBusy):
         client.get_ranges(prefix + "k", [(0, buffer), (0, buffer)])
     client.get_into(prefix + "k", buffer)
@@ -225,7 +225,7 @@ def test_waiting_releases_the_interpreter_and_can_be_interrupted():
     begun = time.monotonic()
     signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     signal.setitimer(signal.ITIMER_REAL, 0.5)
-    target = keyway.Buffer.zeroed(100)
+    target = keyway.Buffer.allocate(100)
     with pytest.raises(KeyboardInterrupt):
         client.get_into("s3://b/k", target)
     assert time.monotonic() - begun < 5

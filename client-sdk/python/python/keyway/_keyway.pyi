@@ -90,7 +90,8 @@ class Buffer:
 
     def __init__(self, source: object) -> None: ...
     @staticmethod
-    def zeroed(bytes: int, device: str | int | None = None) -> Buffer: ...
+    def allocate(bytes: int, gpu: int | None = None) -> Buffer:
+        """New memory: zeros on the host, and what was there on a GPU."""
     @property
     def result(self) -> Result | None:
         """How the bytes came, where a read made the buffer."""
