@@ -51,6 +51,18 @@ else
   skip "licences, bans, sources" "cargo-deny cannot be installed"
 fi
 
+venv=target/venv-keyway
+if [ -x $venv/bin/ruff ] && [ -x $venv/bin/mypy ]; then
+  step "Python form" $venv/bin/ruff format --check --config client-sdk/python/pyproject.toml \
+    client-sdk/python
+  step "Python lints" $venv/bin/ruff check --config client-sdk/python/pyproject.toml \
+    client-sdk/python
+  step "Python types" $venv/bin/mypy --config-file client-sdk/python/pyproject.toml \
+    --cache-dir target/mypy
+else
+  skip "Python lints and types" "target/venv-keyway is not there; make clients"
+fi
+
 if have shellcheck; then
   step "shell scripts" shellcheck --external-sources --source-path=SCRIPTDIR \
     .ci/run integration-tests/scripts/*.sh integration-tests/clients/*.sh \

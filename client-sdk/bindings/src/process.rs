@@ -100,7 +100,7 @@ mod tests {
         let made = Made { process: std::process::id() + 1, value: kept };
         shared.current.store(Some(Arc::new(made)));
         let own = shared.get(|| Ok::<_, Infallible>(Arc::new(()))).expect("made");
-        assert!(!Arc::ptr_eq(&own, &parents));
+        assert!(!Arc::ptr_eq(&**own, &parents));
         drop((own, shared));
         assert_eq!(Arc::strong_count(&parents), 2, "the parent's is not dropped");
     }

@@ -17,8 +17,13 @@ class Server:
         binary = os.environ.get("KEYWAY_BINARY")
         if not binary:
             pytest.skip("KEYWAY_BINARY names no server", allow_module_level=True)
-        self.keys = {"access_key": "TEST" + secrets.token_hex(6), "secret_key": secrets.token_hex(20)}
-        self.scratch = tempfile.mkdtemp(prefix="keyway-python-", dir=os.environ.get("KEYWAY_TEST_DIR"))
+        self.keys = {
+            "access_key": "TEST" + secrets.token_hex(6),
+            "secret_key": secrets.token_hex(20),
+        }
+        self.scratch = tempfile.mkdtemp(
+            prefix="keyway-python-", dir=os.environ.get("KEYWAY_TEST_DIR")
+        )
         config = os.path.join(self.scratch, "keyway.toml")
         with open(config, "w") as file:
             file.write('listen.admin_address = "127.0.0.1:0"\n')
@@ -26,7 +31,7 @@ class Server:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("KEYWAY_", "AWS_"))}
         environment["KEYWAY_ROOT_ACCESS_KEY"] = self.keys["access_key"]
         environment["KEYWAY_ROOT_SECRET_KEY"] = self.keys["secret_key"]
-        self.log = open(os.path.join(self.scratch, "log"), "w+")
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [binary, "serve", "--config", config, "--listen", "127.0.0.1:0",
              "--data-dir", os.path.join(self.scratch, "data")],

@@ -67,8 +67,9 @@ def test_loops_come_and_go(client, prefix):
         assert bytes(asyncio.run(client.aget(prefix + "k"))) == b"x"
 
     async def give_up():
-        asyncio.ensure_future(client.aget(prefix + "k"))
+        task = asyncio.ensure_future(client.aget(prefix + "k"))
         await asyncio.sleep(0)
+        assert not task.done()
 
     asyncio.run(give_up())
     assert bytes(client.get(prefix + "k")) == b"x"

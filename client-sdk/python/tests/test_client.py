@@ -161,7 +161,9 @@ def test_objects(client, prefix):
 def test_failures_have_their_type(server, client, prefix):
     with pytest.raises(keyway.NotFound) as missing:
         client.get(prefix + "missing")
-    assert isinstance(missing.value, FileNotFoundError) and isinstance(missing.value, keyway.ServiceError)
+    assert isinstance(missing.value, FileNotFoundError) and isinstance(
+        missing.value, keyway.ServiceError
+    )
     assert (missing.value.code, missing.value.status) == ("NoSuchKey", 404)
     assert missing.value.request_id and "NoSuchKey" in str(missing.value)
     with pytest.raises(keyway.NotFound, match="NoSuchBucket"):

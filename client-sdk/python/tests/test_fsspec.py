@@ -22,7 +22,10 @@ def test_a_tree(files, prefix, tmp_path):
     assert files.glob(base + "/**/2") == [f"{base}/a/b/2"]
     assert files.isdir(base) and files.isdir(base + "/a") and files.isfile(base + "/3")
     assert files.info(base + "/3")["size"] == 5000 and not files.exists(base + "/4")
-    assert files.cat_file(base + "/3", 5, 10) == b"three" and files.cat_file(base + "/a/1", -2) == b"ne"
+    assert (
+        files.cat_file(base + "/3", 5, 10) == b"three"
+        and files.cat_file(base + "/a/1", -2) == b"ne"
+    )
     with pytest.raises(FileNotFoundError):
         files.cat_file(base + "/4")
     with pytest.raises(FileNotFoundError):

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from keyway._keyway import Buffer, ListedObject, ObjectInfo, Operation, Result
 from keyway._keyway import Client as _Native
 from keyway.errors import InvalidArgument, NotFound
 
 #: Offset and length, in bytes.
-Range = tuple[int, int]
+Range: TypeAlias = tuple[int, int]
+# Apart, for `Client.list` hides the type in the class.
+Results: TypeAlias = list[Result]
+_Names: TypeAlias = list[str]
+#: Key, code and message of each object that was to be deleted and stayed.
+Stayed: TypeAlias = list[tuple[str, str, str]]
 
 
 class Client:
@@ -151,7 +156,7 @@ class Client:
         if_match: str | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
-    ) -> list[Result]:
+    ) -> Results:
         """Reads parts of one version of an object: for each offset, as many bytes as the buffer
         that comes with it has. Many small parts cost one call."""
         return self.begin_ranges(
@@ -167,7 +172,7 @@ class Client:
         if_match: str | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
-    ) -> list[Result]:
+    ) -> Results:
         """As `get_ranges`."""
         options = _transfer(if_match, None, concurrency, timeout)
         return await self._native.get_ranges(url, list(wanted), _stream(stream), options)
@@ -181,7 +186,7 @@ class Client:
         if_match: str | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
-    ) -> Operation[list[Result]]:
+    ) -> Operation[Results]:
         """Begins what `get_ranges` does, and gives what can be waited for with ``wait()``."""
         options = _transfer(if_match, None, concurrency, timeout)
         return self._native.get_ranges(url, list(wanted), _stream(stream), options).start()
@@ -338,11 +343,11 @@ class Client:
         """As `delete`."""
         await self._native.delete(url)
 
-    def delete_many(self, bucket: str, keys: Iterable[str]) -> list[tuple[str, str, str]]:
+    def delete_many(self, bucket: str, keys: Iterable[str]) -> Stayed:
         """Deletes objects, 1,000 in a request; gives those that stayed: key, code, message."""
         return self._native.delete_many(bucket, list(keys)).wait()
 
-    async def adelete_many(self, bucket: str, keys: Iterable[str]) -> list[tuple[str, str, str]]:
+    async def adelete_many(self, bucket: str, keys: Iterable[str]) -> Stayed:
         """As `delete_many`."""
         return await self._native.delete_many(bucket, list(keys))
 
@@ -384,7 +389,7 @@ class Client:
 
     # Buckets
 
-    def buckets(self) -> list[str]:
+    def buckets(self) -> _Names:
         """The names of all buckets."""
         return self._native.buckets().wait()
 

@@ -24,7 +24,7 @@ _SPOOL_BYTES = 64 << 20
 _COPY_BYTES = 64 << 20
 
 
-class KeywayFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class KeywayFileSystem(AbstractFileSystem):
     """Objects as files, prefixes as folders, buckets as the folders at the top."""
 
     protocol: ClassVar[tuple[str, ...]] = ("keyway",)
@@ -44,7 +44,7 @@ class KeywayFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return path.strip("/")
 
     def _url(self, path: str) -> str:
-        return "s3://" + self._strip_protocol(path)
+        return f"s3://{self._strip_protocol(path)}"
 
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = self._strip_protocol(path).partition("/")
@@ -223,7 +223,9 @@ class KeywayFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     rm_file = _rm
 
-    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+    def rm(
+        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
+    ) -> None:
         per_bucket: dict[str, list[str]] = {}
         for one in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             bucket, key = self._split(one)
@@ -254,7 +256,7 @@ class KeywayFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self._client.delete_bucket(bucket)
 
 
-class _Read(AbstractBufferedFile):  # type: ignore[misc]
+class _Read(AbstractBufferedFile):
     """A file that is read by ranges, all of the version that was there when it was opened."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -302,7 +304,5 @@ def _folder(name: str) -> dict[str, Any]:
     return {"name": name, "size": 0, "type": "directory"}
 
 
-def _file(
-    name: str, size: int | None, etag: str | None, modified: float | None
-) -> dict[str, Any]:
+def _file(name: str, size: int | None, etag: str | None, modified: float | None) -> dict[str, Any]:
     return {"name": name, "size": size, "type": "file", "etag": etag, "mtime": modified}

@@ -187,7 +187,7 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
     text: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in order:
-        length = kit.bytes(tensors[name])
+        length = kit.nbytes(tensors[name])
         text[name] = {
             "dtype": kit.name(tensors[name]),
             "shape": list(tensors[name].shape),
@@ -244,7 +244,7 @@ class _Torch:
         import torch
 
         self._torch = torch
-        self._device = torch.device(device)  # type: ignore[arg-type]
+        self._device = torch.device(device)
         names = {
             "BOOL": "bool",
             "U8": "uint8",
@@ -291,7 +291,7 @@ class _Torch:
     def name(self, tensor: Any) -> str:
         return self._names[tensor.dtype]
 
-    def bytes(self, tensor: Any) -> int:
+    def nbytes(self, tensor: Any) -> int:
         return int(tensor.numel() * tensor.element_size())
 
     def fill(self, buffer: Any, at: int, data: bytes) -> None:
@@ -299,7 +299,7 @@ class _Torch:
         buffer[at : at + len(data)].copy_(source)
 
     def store(self, buffer: Any, at: int, tensor: Any) -> None:
-        length = self.bytes(tensor)
+        length = self.nbytes(tensor)
         if length:
             flat = tensor.detach().contiguous().view(-1).view(self._torch.uint8)
             buffer[at : at + length].copy_(flat, non_blocking=buffer.is_cuda)
@@ -332,7 +332,7 @@ class _NumPy:
         return self._numpy.empty(length, dtype=self._numpy.uint8)
 
     def view(self, data: object) -> Any:
-        return self._numpy.frombuffer(data, dtype=self._numpy.uint8)  # type: ignore[call-overload]
+        return self._numpy.frombuffer(data, dtype=self._numpy.uint8)
 
     def front(self, buffer: Any) -> memoryview:
         return memoryview(buffer)
@@ -346,7 +346,7 @@ class _NumPy:
     def name(self, tensor: Any) -> str:
         return self._names[tensor.dtype]
 
-    def bytes(self, tensor: Any) -> int:
+    def nbytes(self, tensor: Any) -> int:
         return int(tensor.nbytes)
 
     def fill(self, buffer: Any, at: int, data: bytes) -> None:

@@ -299,9 +299,7 @@ class _Landing:
         return self._target
 
 
-def _gather(
-    bucket: list[WriteItem], planner: SavePlanner, name: str
-) -> tuple[Any, list[_Place]]:
+def _gather(bucket: list[WriteItem], planner: SavePlanner, name: str) -> tuple[Any, list[_Place]]:
     """One body with the data of all items, and where each is in it."""
     bodies, places, end = [], [], 0
     for item in bucket:
@@ -350,7 +348,8 @@ def _item_bytes(item: WriteItem) -> int:
     data = item.tensor_data
     if data is None:
         return 0
-    return prod(data.chunk.sizes) * torch.empty((), dtype=data.properties.dtype).element_size()
+    item = torch.empty((), dtype=data.properties.dtype).element_size()
+    return int(prod(data.chunk.sizes) * item)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
