@@ -6,6 +6,7 @@ use keyway_sys::NativeError;
 use keyway_sys::cuda::{CudaError, abi};
 
 use super::GpuUuid;
+use crate::memory::MemoryError;
 
 /// Why a GPU, or memory of one, cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -59,6 +60,9 @@ pub enum GpuError {
     /// The GPU or the driver has too little memory left.
     #[error("the GPU is out of memory")]
     OutOfMemory(#[source] CudaError),
+    /// The kernel gives the host no memory.
+    #[error("the host is out of memory")]
+    Memory(#[source] MemoryError),
     /// The host memory is pinned already, by another part of this process.
     #[error("some of the host memory is pinned already")]
     AlreadyPinned,

@@ -11,6 +11,7 @@ use keyway_sys::cuda::abi;
 
 use crate::gpu::GpuError;
 use crate::gpu::device::Gpu;
+use crate::gpu::kernels::Move;
 use crate::gpu::stream::Event;
 use crate::memory::{HostSliceMut, Lease};
 
@@ -38,6 +39,16 @@ pub(super) struct Run {
     pub(super) device: u64,
     pub(super) bytes: u64,
     pub(super) way: Way,
+}
+
+impl Run {
+    pub(super) fn as_move(&self) -> Move {
+        let Self { host, device, bytes, way } = *self;
+        match way {
+            Way::IntoDevice => Move { from: host, to: device, bytes },
+            Way::FromDevice => Move { from: device, to: host, bytes },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

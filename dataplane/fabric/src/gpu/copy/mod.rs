@@ -11,6 +11,7 @@
 mod batch;
 mod engine;
 mod plan;
+mod scratch;
 mod worker;
 
 use std::sync::Arc;

@@ -27,10 +27,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Counters;
 use super::batch::{CopyBatch, CopyDone, Held, Run, Way};
-use super::engine::Command;
-use super::plan::{Placed, plan};
+use super::engine::{Command, Digest, DigestReply};
+use super::plan::{GATHER_RUNS_MIN, Placed, Plan, plan};
+use super::scratch::{Results, TABLE_RUNS, Table, Tables};
 use crate::gpu::GpuError;
 use crate::gpu::device::Gpu;
+use crate::gpu::kernels::{self, Kernels};
 use crate::gpu::pinned::{Pin, pin_of};
 use crate::gpu::pointer::{self, Pointed};
 use crate::gpu::stream::{Event, Stream};
@@ -47,19 +49,26 @@ const LONG_BYTES: u64 = 1 << 20;
 const LONG_LANES: usize = 2;
 /// Streams per direction: the long ones' and the short ones'.
 const LANES: usize = LONG_LANES + 1;
+/// The kernels' streams: runs into the device, runs out of it, digests.
+const GATHER: usize = 2 * LANES;
+const SCATTER: usize = GATHER + 1;
+const DIGEST: usize = SCATTER + 1;
+const ALL_LANES: usize = DIGEST + 1;
 
 pub(super) struct Worker {
     gpu: Arc<Gpu>,
     queue: Receiver<Command>,
     counters: Arc<Counters>,
-    /// Into the device, then out of it.
-    lanes: [Lane; 2 * LANES],
+    /// Into the device, out of it, and the kernels'.
+    lanes: [Lane; ALL_LANES],
     /// Which long lane is next, per direction.
     turn: [usize; 2],
     flights: HashMap<u64, Flight>,
     next: u64,
     /// Batches whose callers' streams are not there yet.
     waiting: Vec<Waiting>,
+    tables: Tables,
+    results: Option<Results>,
     events: Vec<Event>,
     lost: Option<GpuError>,
 }
@@ -79,9 +88,15 @@ struct Flight {
     _slot: OwnedSemaphorePermit,
 }
 
-struct Cargo {
+enum Cargo {
+    Copy(CopyCargo),
+    Digest { slot: Option<usize>, digest: Digest, reply: DigestReply },
+}
+
+struct CopyCargo {
     held: Held,
     pins: Vec<Arc<Pin>>,
+    tables: Vec<Table>,
     into_bytes: u64,
     from_bytes: u64,
     unpinned_bytes: u64,
@@ -101,7 +116,7 @@ impl Worker {
         counters: Arc<Counters>,
     ) -> Result<Self, GpuError> {
         let current = gpu.enter()?;
-        let lanes = (0..2 * LANES)
+        let lanes = (0..ALL_LANES)
             .map(|_| Ok(Lane { stream: Stream::new(gpu)?, marks: VecDeque::new() }))
             .collect::<Result<Vec<_>, GpuError>>()?;
         drop(current);
@@ -115,6 +130,8 @@ impl Worker {
             flights: HashMap::new(),
             next: 0,
             waiting: Vec::new(),
+            tables: Tables::default(),
+            results: None,
             events: Vec::new(),
             lost: None,
         })
@@ -174,9 +191,7 @@ impl Worker {
             Command::Copy { batch, reply, slot } => {
                 self.waiting.push(Waiting { batch, reply, slot });
             }
-            Command::Digest { reply, .. } => {
-                let _ = reply.send(Err(GpuError::Unsupported("digests")));
-            }
+            Command::Digest { digest, reply, slot } => self.digest(digest, reply, slot),
         }
     }
 
@@ -195,13 +210,13 @@ impl Worker {
                     if ready {
                         self.begin(batch, reply, slot);
                     } else {
-                        let cargo = Cargo::new(batch.held, reply);
+                        let cargo = Cargo::copy(batch.held, reply);
                         self.finish(Err(GpuError::Closed), cargo);
                     }
                 }
                 Err(error) => {
                     let Waiting { batch, reply, .. } = self.waiting.swap_remove(at);
-                    self.finish(Err(error.into()), Cargo::new(batch.held, reply));
+                    self.finish(Err(error.into()), Cargo::copy(batch.held, reply));
                 }
             }
         }
@@ -214,33 +229,128 @@ impl Worker {
         slot: OwnedSemaphorePermit,
     ) {
         let CopyBatch { runs, held, .. } = batch;
-        let mut cargo = Cargo::new(held, reply);
+        let mut cargo = CopyCargo::new(held, reply);
         let placed = match &self.lost {
             Some(lost) => Err(lost.clone()),
             None => self.place(&runs, &mut cargo),
         };
         let placed = match placed {
             Ok(placed) => placed,
-            Err(error) => return self.finish(Err(error), cargo),
+            Err(error) => return self.finish(Err(error), Cargo::Copy(cargo)),
         };
         add(&self.counters.runs, runs.len() as u64);
-        let plan = plan(&placed, false);
-        let mut lanes = [false; 2 * LANES];
-        let mut outcome = Ok(());
-        for run in plan.copies {
-            let lane = self.lane(&run);
-            match self.copy(&run, lane) {
-                Ok(()) => lanes[lane] = true,
-                Err(error) => {
-                    outcome = Err(error.into());
-                    break;
-                }
+        let kernels = placed.len() >= GATHER_RUNS_MIN && self.has_kernels();
+        let mut lanes = [false; ALL_LANES];
+        let outcome = self.give(plan(&placed, kernels), &mut cargo, &mut lanes);
+        self.fly(outcome, Cargo::Copy(cargo), slot, lanes);
+    }
+
+    /// Gives the GPU a plan's work; tells which lanes got some, failed or not.
+    fn give(
+        &mut self,
+        plan: Plan,
+        cargo: &mut CopyCargo,
+        lanes: &mut [bool; ALL_LANES],
+    ) -> Result<(), GpuError> {
+        for (runs, lane) in [(plan.gather, GATHER), (plan.scatter, SCATTER)] {
+            for runs in runs.chunks(TABLE_RUNS) {
+                self.gather(runs, lane, cargo, lanes)?;
             }
         }
+        for run in plan.copies {
+            let lane = self.lane(&run);
+            self.copy(&run, lane)?;
+            lanes[lane] = true;
+        }
+        Ok(())
+    }
+
+    /// Has a kernel move runs, as many as a table holds.
+    fn gather(
+        &mut self,
+        runs: &[Run],
+        lane: usize,
+        cargo: &mut CopyCargo,
+        lanes: &mut [bool; ALL_LANES],
+    ) -> Result<(), GpuError> {
+        let Some(mut table) = self.tables.take(&self.gpu) else {
+            for run in runs {
+                let lane = self.lane(run);
+                self.copy(run, lane)?;
+                lanes[lane] = true;
+            }
+            return Ok(());
+        };
+        let address = table.fill(runs.iter().map(Run::as_move));
+        cargo.tables.push(table);
+        let (cuda, stream) = (self.gpu.cuda(), self.lanes[lane].stream.raw());
+        let kernels = Kernels::of(&self.gpu)?;
+        // SAFETY: the context is current; the table, the pins of the host's sides and what owns
+        // the bytes are the flight's, and the device's sides were just found to be allocated.
+        unsafe { kernels.moves(cuda, address, runs.len() as u32, stream) }?;
+        lanes[lane] = true;
+        add(&self.counters.gathered, runs.len() as u64);
+        Ok(())
+    }
+
+    /// Whether kernels may move runs on this GPU.
+    fn has_kernels(&self) -> bool {
+        self.gpu.limits().host_addresses && Kernels::of(&self.gpu).is_ok()
+    }
+
+    fn digest(&mut self, digest: Digest, reply: DigestReply, slot: OwnedSemaphorePermit) {
+        let mut lanes = [false; ALL_LANES];
+        let mut result = None;
+        let outcome = self.begin_digest(&digest, &mut result, &mut lanes);
+        let cargo = Cargo::Digest { slot: result, digest, reply };
+        self.fly(outcome, cargo, slot, lanes);
+    }
+
+    fn begin_digest(
+        &mut self,
+        digest: &Digest,
+        result: &mut Option<usize>,
+        lanes: &mut [bool; ALL_LANES],
+    ) -> Result<(), GpuError> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        if !kernels::digests(digest.kind) {
+            return Err(GpuError::Unsupported("a checksum that is no CRC"));
+        }
+        self.check(digest.address, digest.bytes, &mut None)?;
+        let kernels = Kernels::of(&self.gpu)?;
+        let results = match self.results.take() {
+            Some(results) => results,
+            None => Results::new(&self.gpu)?,
+        };
+        let results = self.results.insert(results);
+        let taken = results.take().ok_or(GpuError::Closed)?;
+        *result = Some(taken);
+        let (address, stream) = (results.device_address(taken), self.lanes[DIGEST].stream.raw());
+        lanes[DIGEST] = true;
+        // SAFETY: the context is current; the range was just found to be allocated and is kept
+        // by the flight; the result's place is this digest's alone until the flight ends.
+        unsafe {
+            self.gpu.cuda().memset_async(address, 0, size_of::<u64>(), stream)?;
+            let range = (digest.address, digest.bytes);
+            kernels.digest(&self.gpu, digest.kind, range, address, stream)?;
+            results.fetch(taken, stream)
+        }
+    }
+
+    /// Marks the lanes that got work, and keeps what they work on until they are through.
+    fn fly(
+        &mut self,
+        outcome: Result<(), GpuError>,
+        cargo: Cargo,
+        slot: OwnedSemaphorePermit,
+        lanes: [bool; ALL_LANES],
+    ) {
         let mut flight = Flight { lanes: 0, outcome, cargo, _slot: slot };
         let id = self.next;
         self.next += 1;
-        for lane in (0..lanes.len()).filter(|lane| lanes[*lane]) {
+        for lane in (0..ALL_LANES).filter(|lane| lanes[*lane]) {
             match self.mark(lane, id) {
                 Ok(()) => flight.lanes += 1,
                 Err(error) => flight.outcome = Err(error),
@@ -253,11 +363,11 @@ impl Worker {
     }
 
     /// Looks up the pins of the host's sides and checks the GPU's.
-    fn place(&self, runs: &[Run], cargo: &mut Cargo) -> Result<Vec<Placed>, GpuError> {
+    fn place(&self, runs: &[Run], cargo: &mut CopyCargo) -> Result<Vec<Placed>, GpuError> {
         let mut placed = Vec::with_capacity(runs.len());
         let mut around: Option<Pointed> = None;
         for run in runs {
-            self.check(run, &mut around)?;
+            self.check(run.device, run.bytes, &mut around)?;
             let known = cargo.pins.iter().rposition(|pin| pin.covers(run.host, run.bytes));
             let pin = known.or_else(|| {
                 let pin = pin_of(run.host, run.bytes)?;
@@ -277,10 +387,15 @@ impl Worker {
         Ok(placed)
     }
 
-    /// Whether the device's side is memory of this GPU. `around` is the last allocation seen.
-    fn check(&self, run: &Run, around: &mut Option<Pointed>) -> Result<(), GpuError> {
-        let end = run.device.checked_add(run.bytes).ok_or(GpuError::Freed)?;
-        let mut at = run.device;
+    /// Whether a range is memory of this GPU. `around` is the last allocation seen.
+    fn check(
+        &self,
+        address: u64,
+        bytes: u64,
+        around: &mut Option<Pointed>,
+    ) -> Result<(), GpuError> {
+        let end = address.checked_add(bytes).ok_or(GpuError::Freed)?;
+        let mut at = address;
         while at < end {
             let part = match *around {
                 Some(part) if part.contains(at) => part,
@@ -391,24 +506,51 @@ impl Worker {
         {
             self.lost.get_or_insert_with(|| error.clone());
         }
-        let Cargo { held, pins, into_bytes, from_bytes, unpinned_bytes, reply } = cargo;
         add(&self.counters.batches, 1);
-        if result.is_ok() {
-            add(&self.counters.into_device_bytes, into_bytes);
-            add(&self.counters.from_device_bytes, from_bytes);
-            add(&self.counters.unpinned_bytes, unpinned_bytes);
-        } else {
+        if result.is_err() {
             add(&self.counters.failed, 1);
         }
-        drop(pins);
-        // Nobody waits any more: what the batch held is dropped here.
-        let _ = reply.send(CopyDone::new(result, held, unpinned_bytes));
+        match cargo {
+            Cargo::Copy(cargo) => {
+                if result.is_ok() {
+                    add(&self.counters.into_device_bytes, cargo.into_bytes);
+                    add(&self.counters.from_device_bytes, cargo.from_bytes);
+                    add(&self.counters.unpinned_bytes, cargo.unpinned_bytes);
+                }
+                self.tables.give(cargo.tables);
+                drop(cargo.pins);
+                // Nobody waits any more: what the batch held is dropped here.
+                let done = CopyDone::new(result, cargo.held, cargo.unpinned_bytes);
+                let _ = cargo.reply.send(done);
+            }
+            Cargo::Digest { slot, digest, reply } => {
+                let answer = result.and_then(|()| {
+                    add(&self.counters.digested_bytes, digest.bytes);
+                    let value = slot.zip(self.results.as_ref());
+                    let remainder = value.map_or(0, |(slot, results)| results.value(slot));
+                    kernels::checksum(digest.kind, remainder, digest.bytes)
+                        .ok_or(GpuError::Unsupported("a checksum that is no CRC"))
+                });
+                if let (Some(slot), Some(results)) = (slot, &mut self.results) {
+                    results.give(slot);
+                }
+                drop(digest.keep);
+                let _ = reply.send(answer);
+            }
+        }
     }
 }
 
 impl Cargo {
+    fn copy(held: Held, reply: oneshot::Sender<CopyDone>) -> Self {
+        Self::Copy(CopyCargo::new(held, reply))
+    }
+}
+
+impl CopyCargo {
     fn new(held: Held, reply: oneshot::Sender<CopyDone>) -> Self {
-        Self { held, pins: Vec::new(), into_bytes: 0, from_bytes: 0, unpinned_bytes: 0, reply }
+        let (pins, tables) = (Vec::new(), Vec::new());
+        Self { held, pins, tables, into_bytes: 0, from_bytes: 0, unpinned_bytes: 0, reply }
     }
 }
 

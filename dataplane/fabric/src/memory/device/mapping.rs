@@ -144,9 +144,13 @@ impl DeviceMapping {
             cuda.mem_address_reserve(&raw mut address, size, 0, 0, 0).and_then(|()| {
                 let mapped = cuda.mem_map(address, size, 0, handle, 0).and_then(|()| {
                     let allowed = cuda.mem_set_access(address, size, &raw const access, 1);
-                    allowed.inspect_err(|_| drop(cuda.mem_unmap(address, size)))
+                    allowed.inspect_err(|_| {
+                        let _ = cuda.mem_unmap(address, size);
+                    })
                 });
-                mapped.inspect_err(|_| drop(cuda.mem_address_free(address, size)))
+                mapped.inspect_err(|_| {
+                    let _ = cuda.mem_address_free(address, size);
+                })
             })
         };
         if let Err(error) = mapped {
