@@ -10,10 +10,6 @@ use keyway_proto::{KeyStrength, TransferPath};
 
 use crate::failure::Failure;
 
-/// The paths that a caller may require, as results name them.
-const PATHS: [TransferPath; 3] =
-    [TransferPath::Http, TransferPath::VerbsHost, TransferPath::VerbsGpu];
-
 /// What a client is made of. What is `None` is as the Rust client has it.
 #[derive(Clone, Default)]
 pub struct Settings {
@@ -63,7 +59,7 @@ pub struct Settings {
 #[non_exhaustive]
 pub enum InvalidSetting {
     /// No such path.
-    #[error("{0:?} is no path: auto, {paths}", paths = names(PATHS.map(TransferPath::as_str)))]
+    #[error("{0:?} is no path: auto, {paths}", paths = names(TransferPath::ALL.map(TransferPath::as_str)))]
     Path(String),
     /// No such key strength.
     #[error("{0:?} is no key strength: {all}", all = names(KeyStrength::ALL.map(KeyStrength::as_str)))]
@@ -163,7 +159,7 @@ fn path_policy(text: &str) -> Result<PathPolicy, InvalidSetting> {
     if text == "auto" {
         return Ok(PathPolicy::Auto);
     }
-    let path = PATHS.into_iter().find(|path| path.as_str() == text);
+    let path = TransferPath::ALL.into_iter().find(|path| path.as_str() == text);
     path.map(PathPolicy::Require).ok_or_else(|| InvalidSetting::Path(text.to_owned()))
 }
 

@@ -83,7 +83,7 @@ pub struct KwFileHandle {
 pub struct KwFileIoParams {
     pub mode: i32,
     pub batch: KwFileIo,
-    pub fh: *const KwFileHandle,
+    pub fh: *mut KwFileHandle,
     pub opcode: i32,
     pub cookie: *mut c_void,
 }
@@ -161,7 +161,7 @@ fn not_open() -> Fault {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileHandleRegister(
     fh: *mut *mut KwFileHandle,
-    descr: *const KwFileDescr,
+    descr: *mut KwFileDescr,
 ) -> KwFileError {
     status(|| {
         // SAFETY: the header asks for it.
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn kwFileBufDeregister(base: *const c_void) -> KwFileError
 /// Reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileRead(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     base: *mut c_void,
     size: usize,
     file_offset: i64,
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn kwFileRead(
 /// Writes the whole object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileWrite(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     base: *const c_void,
     size: usize,
     file_offset: i64,
@@ -247,11 +247,11 @@ pub unsafe extern "C" fn kwFileWrite(
 /// Reads in the order of a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileReadAsync(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     base: *mut c_void,
-    size: *const usize,
-    file_offset: *const i64,
-    memory_offset: *const i64,
+    size: *mut usize,
+    file_offset: *mut i64,
+    memory_offset: *mut i64,
     bytes_read: *mut isize,
     stream: *mut c_void,
 ) -> KwFileError {
@@ -262,11 +262,11 @@ pub unsafe extern "C" fn kwFileReadAsync(
 /// Writes in the order of a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileWriteAsync(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     base: *mut c_void,
-    size: *const usize,
-    file_offset: *const i64,
-    memory_offset: *const i64,
+    size: *mut usize,
+    file_offset: *mut i64,
+    memory_offset: *mut i64,
     bytes_written: *mut isize,
     stream: *mut c_void,
 ) -> KwFileError {
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn kwFileWriteAsync(
 /// # Safety
 /// As the header asks for.
 unsafe fn in_stream(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     base: *mut c_void,
     (size, file_offset, memory_offset): (*const usize, *const i64, *const i64),
     moved: *mut isize,
@@ -313,9 +313,9 @@ pub unsafe extern "C" fn kwFileBatchIOSetUp(batch: *mut *mut KwFileBatch, max: u
 /// Begins requests: all of them, or none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileBatchIOSubmit(
-    batch: *const KwFileBatch,
+    batch: *mut KwFileBatch,
     count: u32,
-    requests: *const KwFileIoParams,
+    requests: *mut KwFileIoParams,
     _flags: u32,
 ) -> KwFileError {
     status(|| {
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn kwFileBatchIOSubmit(
 /// Takes what is complete: at least `min` of it, unless the time passes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kwFileBatchIOGetStatus(
-    batch: *const KwFileBatch,
+    batch: *mut KwFileBatch,
     min: u32,
     count: *mut u32,
     events: *mut KwFileIoEvents,
@@ -448,7 +448,7 @@ impl KwFileHandle {
 /// # Safety
 /// As the header asks for.
 unsafe fn transfer(
-    fh: *const KwFileHandle,
+    fh: *mut KwFileHandle,
     io: &KwFileIo,
     opcode: i32,
     stream: Option<u64>,
