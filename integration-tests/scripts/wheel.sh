@@ -8,5 +8,5 @@ venv=target/venv-maturin
   "$venv/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
 }
 "$venv/bin/maturin" build --manifest-path client-sdk/python/Cargo.toml --out target/wheels \
-  --compatibility linux "${@---release}" -- --ignore-rust-version
+  --compatibility linux --ignore-rust-version "${@:---release}"
 ls -l target/wheels/keyway-*.whl
