@@ -100,8 +100,9 @@ impl Fetch {
     ) -> Result<Report, Failure> {
         let get = self.request(&client, &place);
         Ok(match target {
-            Target::Host(target) => read(get.into(target).await)?,
-            Target::Device(target) => read(get.into(target).await)?,
+            // Boxed: the client's futures are large, and are moved about here.
+            Target::Host(target) => read(Box::pin(get.into(target)).await)?,
+            Target::Device(target) => read(Box::pin(get.into(target)).await)?,
         })
     }
 

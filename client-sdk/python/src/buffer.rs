@@ -163,6 +163,7 @@ impl Buffer {
 
     /// # Safety
     /// Python calls it with a view to be filled, or null.
+    #[expect(clippy::needless_pass_by_value, reason = "the slot has this shape")]
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,

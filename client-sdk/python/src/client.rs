@@ -83,6 +83,17 @@ struct TransferOptions {
     timeout: Option<f64>,
 }
 
+/// What an object keeps, and whether it may be there already.
+#[derive(FromPyObject)]
+struct KeptOptions {
+    #[pyo3(item)]
+    content_type: Option<String>,
+    #[pyo3(item)]
+    metadata: Option<BTreeMap<String, String>>,
+    #[pyo3(item)]
+    if_absent: bool,
+}
+
 impl TransferOptions {
     fn fetch(self) -> PyResult<Fetch> {
         Ok(Fetch {
@@ -237,18 +248,16 @@ impl Client {
         &self,
         url: &str,
         data: &Bound<'_, PyAny>,
-        content_type: Option<String>,
-        metadata: Option<BTreeMap<String, String>>,
-        if_absent: bool,
         stream: Option<u64>,
+        kept: KeptOptions,
         options: TransferOptions,
     ) -> PyResult<Operation> {
         let (client, place) = (self.client()?, self.object(url)?);
         let part = Part::of(data, Access::Send, stream)?;
         let store = Store {
-            content_type,
-            metadata: metadata.into_iter().flatten().collect(),
-            if_absent,
+            content_type: kept.content_type,
+            metadata: kept.metadata.into_iter().flatten().collect(),
+            if_absent: kept.if_absent,
             stream: part.stream,
             ..options.store()?
         };

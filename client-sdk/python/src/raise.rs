@@ -8,6 +8,7 @@ use pyo3::types::PyModule;
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
 /// The exception that a failure is.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in `map_err`")]
 pub(crate) fn raise(failure: Failure) -> PyErr {
     Python::attach(|py| exception(py, &failure).unwrap_or_else(|error| error))
 }

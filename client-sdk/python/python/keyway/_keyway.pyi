@@ -156,10 +156,8 @@ class Client:
         self,
         url: str,
         data: object,
-        content_type: str | None,
-        metadata: Mapping[str, str] | None,
-        if_absent: bool,
         stream: int | None,
+        kept: Mapping[str, object],
         options: Mapping[str, object],
     ) -> Operation[Result]: ...
     def head(self, url: str) -> Operation[ObjectInfo]: ...

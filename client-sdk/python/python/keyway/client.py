@@ -304,9 +304,8 @@ class Client:
     ) -> Operation[Result]:
         """Begins what `put` does, and gives what can be waited for with ``wait()``."""
         options = _transfer(if_match, part_bytes, concurrency, timeout)
-        put = self._native.put(
-            url, data, content_type, metadata, if_absent, _stream(stream), options
-        )
+        kept = {"content_type": content_type, "metadata": metadata, "if_absent": if_absent}
+        put = self._native.put(url, data, _stream(stream), kept, options)
         return put.start() if _start else put
 
     # Objects
