@@ -15,7 +15,9 @@ pub mod store;
 
 pub use keyway_sys::{Probe, probe};
 
-pub use direct::{DirectStats, RdmaConfig, RdmaUnavailable};
+pub use direct::{
+    DirectStats, DirectUnavailable, DoorUnavailable, IpcConfig, RdmaConfig, RdmaUnavailable,
+};
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
 pub use node::{
     Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,

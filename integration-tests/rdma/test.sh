@@ -5,7 +5,7 @@
 #
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
-# Targets are integration tests, `rdma_*` where none is named. RDMA_SECONDS (420) is the time that
+# Targets are integration tests, `rdma_*` where none is named. RDMA_SECONDS (600) is the time that
 # all of them have on one module, RDMA_PROFILE (dev) the profile of cargo's that they are built in.
 source "$(dirname "$0")/../scripts/lib.sh"
 
@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
 done
 named=${#globs[@]}
 [ "$named" -gt 0 ] || globs=('rdma_*')
-seconds=${RDMA_SECONDS:-420}
+seconds=${RDMA_SECONDS:-600}
 
 if why=$("$here/tools.sh"); then :; else
   echo "skipped: soft-RoCE machine: $why"

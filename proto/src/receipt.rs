@@ -36,15 +36,26 @@ pub enum TransferPath {
     VerbsHost,
     /// By RDMA between the node's memory and the client's GPU memory.
     VerbsGpu,
+    /// Between the node's memory and host memory that a client of the same host shares.
+    IpcHost,
+    /// By the copy engine, between the node's memory and GPU memory that a client of the same
+    /// host exports.
+    IpcGpu,
 }
 
 impl TransferPath {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Http, Self::VerbsHost, Self::VerbsGpu, Self::IpcHost, Self::IpcGpu];
+
     /// The name, as it appears in headers and results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::VerbsHost => "verbs-host",
             Self::VerbsGpu => "verbs-gpu",
+            Self::IpcHost => "ipc-host",
+            Self::IpcGpu => "ipc-gpu",
         }
     }
 }
@@ -64,6 +75,9 @@ pub enum KeyStrength {
     Http,
     /// A long-lived registration of memory that transfers are copied out of and into.
     Slab,
+    /// Memory that a node of the same host has mapped; the key is an entry in a table that the
+    /// node obeys.
+    Ipc,
     /// Memory registered for this transfer, deregistered after it.
     Registration,
     /// A memory window, invalidated by the client.
@@ -74,14 +88,15 @@ pub enum KeyStrength {
 
 impl KeyStrength {
     /// All of them, the weakest first.
-    pub const ALL: [Self; 5] =
-        [Self::Http, Self::Slab, Self::Registration, Self::WindowLocal, Self::Window];
+    pub const ALL: [Self; 6] =
+        [Self::Http, Self::Slab, Self::Ipc, Self::Registration, Self::WindowLocal, Self::Window];
 
     /// The name, as it appears in headers and results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Slab => "slab",
+            Self::Ipc => "ipc",
             Self::Registration => "registration",
             Self::WindowLocal => "window-local",
             Self::Window => "window",
@@ -91,7 +106,7 @@ impl KeyStrength {
     /// Who ends a key of this strength in the ordinary case.
     pub const fn revoker(self) -> Revoker {
         match self {
-            Self::Window => Revoker::Node,
+            Self::Window | Self::Ipc => Revoker::Node,
             _ => Revoker::Client,
         }
     }

@@ -1,10 +1,12 @@
 //! What an operator says about direct transfers.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::store::AccessMode;
 
-/// How a node serves direct transfers.
+/// How a node serves direct transfers. The limits hold for sessions of every kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RdmaConfig {
@@ -37,4 +39,18 @@ impl Default for RdmaConfig {
             transfer_timeout_ms: 60_000,
         }
     }
+}
+
+/// How a node serves clients of its own host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IpcConfig {
+    /// Whether there is a door for them.
+    pub mode: AccessMode,
+    /// The Unix socket, at most 107 bytes long; `serve` has one in its data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// The user ids that may come in; none means all. A ticket is needed besides, which only
+    /// signed requests get.
+    pub users: Vec<u32>,
 }

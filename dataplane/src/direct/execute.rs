@@ -7,13 +7,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use keyway_fabric::LinkError;
+use keyway_fabric::ipc::MemoryKind;
 use keyway_fabric::memory::LeasePool;
-use keyway_fabric::verbs::{Batch, LinkError};
 use keyway_proto::key::{Direction, Relinquished, Worker, WorkerAction, WorkerEvent};
-use keyway_proto::{Digests, DirectWork, KeyFate, Receipt, TransferId, TransferPath};
+use keyway_proto::{
+    Digests, DirectPlan, DirectWork, KeyFate, KeyStrength, Receipt, SessionToken, TransferId,
+    TransferPath,
+};
 use tokio::sync::oneshot;
 
-use super::session::Session;
+use super::session::Way;
+use super::transport::Transport;
 use super::{Accepted, Direct, get, put};
 use crate::engine::{Admission, Counters};
 use crate::node::{DirectError, TransferError, Transferred};
@@ -30,10 +35,10 @@ pub(crate) struct Needs {
 }
 
 /// Bytes on their way, as far as the mover got without ending the key.
-pub(super) enum Moved {
-    /// GET: the last WRITEs, to be posted with the invalidation.
-    Written(get::Tail),
-    /// PUT: all READs have landed; the disk is at work.
+enum Moved<B> {
+    /// GET: the last writes, to be begun with the end of the key.
+    Written(get::Tail<B>),
+    /// PUT: all reads have landed; the disk is at work.
     Landed(put::Staging),
 }
 
@@ -41,57 +46,102 @@ pub(super) enum Moved {
 pub(crate) async fn execute(
     needs: Needs,
     accepted: Accepted,
-    mut abandoned: oneshot::Receiver<()>,
+    abandoned: oneshot::Receiver<()>,
 ) -> Transferred {
     let Accepted { plan, session, deadline } = accepted;
-    let direction = match plan.work {
-        DirectWork::Get(..) => Direction::Write,
-        DirectWork::Put(..) => Direction::Read,
-    };
-    let mut worker = Worker::new(session.0.strength.revoker(), direction);
-    worker.on(WorkerEvent::Start);
-    let moving = async {
+    let strength = session.0.strength;
+    match &session.0.way {
+        Way::Verbs(way) => {
+            let over = Over { way, path: TransferPath::VerbsHost, strength };
+            over.execute(&needs, &plan, deadline, abandoned).await
+        }
+        Way::Ipc(way) => {
+            // Nothing is begun under a key that does not open what the plan says.
+            let path = match way.claim(plan.target.windows(), direction_of(&plan.work)) {
+                Ok(MemoryKind::Host) => TransferPath::IpcHost,
+                Ok(MemoryKind::Gpu) => TransferPath::IpcGpu,
+                Err(error) => return Transferred::refused(error),
+            };
+            let over = Over { way, path, strength };
+            over.execute(&needs, &plan, deadline, abandoned).await
+        }
+    }
+}
+
+/// A transfer over one kind of link.
+struct Over<'a, T> {
+    way: &'a T,
+    path: TransferPath,
+    strength: KeyStrength,
+}
+
+impl<T: Transport> Over<'_, T> {
+    async fn execute(
+        &self,
+        needs: &Needs,
+        plan: &DirectPlan,
+        deadline: tokio::time::Instant,
+        mut abandoned: oneshot::Receiver<()>,
+    ) -> Transferred {
+        let direction = direction_of(&plan.work);
+        let mut worker = Worker::new(self.strength.revoker(), direction);
+        worker.on(WorkerEvent::Start);
+        let moved: Result<Moved<T::Batch>, DirectError> = tokio::select! {
+            biased;
+            moved = self.begin(needs, plan) => moved,
+            _ = &mut abandoned => Err(DirectError::Cancelled),
+            () = tokio::time::sleep_until(deadline) => Err(DirectError::TimedOut),
+        };
+        let ending = Ending { worker, way: self.way, target: &plan.target };
+        let (key, outcome) = ending.run(moved, needs).await;
+        needs.direct.count(key);
+        let bytes = plan.length();
+        let moved = outcome.map(|digests| {
+            let counter = match direction {
+                Direction::Write => &needs.counters.delivered_bytes,
+                Direction::Read => &needs.counters.stored_bytes,
+            };
+            counter.fetch_add(bytes, Ordering::Relaxed);
+            Receipt {
+                transfer: transfer_of(&plan.work),
+                bytes,
+                digests,
+                path: self.path,
+                strength: self.strength,
+                key: KeyFate::Relinquished(key),
+            }
+        });
+        if moved.is_err() {
+            needs.counters.count_failure();
+        }
+        Transferred { moved, key }
+    }
+
+    async fn begin(
+        &self,
+        needs: &Needs,
+        plan: &DirectPlan,
+    ) -> Result<Moved<T::Batch>, DirectError> {
         let turn = needs.admission.admit(plan.owner.tenant).await?;
+        let (way, target) = (self.way, &plan.target);
         match &plan.work {
             DirectWork::Get(get, digests) => {
-                let tail = get::run(get, *digests, &plan.target, &session.0, &needs, turn).await?;
+                let revoker = self.strength.revoker();
+                let tail = get::run(get, *digests, target, way, revoker, needs, turn).await?;
                 Ok(Moved::Written(tail))
             }
             DirectWork::Put(put) => {
-                let staging = put::run(put, &plan.target, &session.0, &needs, turn).await?;
-                Ok(Moved::Landed(staging))
+                Ok(Moved::Landed(put::run(put, target, way, needs, turn).await?))
             }
         }
-    };
-    let moved: Result<Moved, DirectError> = tokio::select! {
-        biased;
-        moved = moving => moved,
-        _ = &mut abandoned => Err(DirectError::Cancelled),
-        () = tokio::time::sleep_until(deadline) => Err(DirectError::TimedOut),
-    };
-    let (transfer, bytes) = (transfer_of(&plan.work), plan.length());
-    let ending = Ending { worker, session: &session.0, plan_keys: &plan.target };
-    let (key, outcome) = ending.run(moved, &needs).await;
-    needs.direct.count(key);
-    let moved = outcome.map(|digests| {
-        let counter = match direction {
-            Direction::Write => &needs.counters.delivered_bytes,
-            Direction::Read => &needs.counters.stored_bytes,
-        };
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        Receipt {
-            transfer,
-            bytes,
-            digests,
-            path: TransferPath::VerbsHost,
-            strength: session.0.strength,
-            key: KeyFate::Relinquished(key),
-        }
-    });
-    if moved.is_err() {
-        needs.counters.count_failure();
     }
-    Transferred { moved, key }
+}
+
+fn direction_of(work: &DirectWork) -> Direction {
+    match work {
+        DirectWork::Get(..) => Direction::Write,
+        DirectWork::Put(..) => Direction::Read,
+    }
 }
 
 fn transfer_of(work: &DirectWork) -> TransferId {
@@ -102,16 +152,16 @@ fn transfer_of(work: &DirectWork) -> TransferId {
 }
 
 /// The end of a transfer.
-struct Ending<'a> {
+struct Ending<'a, T> {
     worker: Worker,
-    session: &'a Session,
-    plan_keys: &'a keyway_proto::SessionToken,
+    way: &'a T,
+    target: &'a SessionToken,
 }
 
-impl Ending<'_> {
+impl<T: Transport> Ending<'_, T> {
     async fn run(
         mut self,
-        moved: Result<Moved, DirectError>,
+        moved: Result<Moved<T::Batch>, DirectError>,
         needs: &Needs,
     ) -> (Relinquished, Result<Digests, DirectError>) {
         match moved {
@@ -123,7 +173,7 @@ impl Ending<'_> {
             }
             // The disk works while the key ends.
             Ok(Moved::Landed(staging)) => {
-                let ended = self.relinquish(WorkerEvent::Moved, Batch::default());
+                let ended = self.relinquish(WorkerEvent::Moved, T::Batch::default());
                 let ((moved, key), staged) = tokio::join!(ended, staging.seal());
                 let outcome = match staged {
                     Ok(staged) if moved => staged.publish(&*needs.store),
@@ -133,42 +183,41 @@ impl Ending<'_> {
                 (key, outcome)
             }
             Err(DirectError::Link(why)) => {
-                let (_, key) = self.relinquish(WorkerEvent::QpFailed, Batch::default()).await;
+                let (_, key) = self.relinquish(WorkerEvent::QpFailed, T::Batch::default()).await;
                 (key, Err(DirectError::Link(why)))
             }
             Err(error) => {
                 // How many requests are still under way is not counted: draining a queue that
                 // is empty costs one empty request.
                 let give_up = WorkerEvent::GiveUp { in_flight: 1 };
-                let (_, key) = self.relinquish(give_up, Batch::default()).await;
+                let (_, key) = self.relinquish(give_up, T::Batch::default()).await;
                 (key, Err(error))
             }
         }
     }
 
     /// Follows the machine to its end. `tail` goes before the invalidation, with one doorbell.
-    async fn relinquish(&mut self, event: WorkerEvent, tail: Batch) -> (bool, Relinquished) {
+    async fn relinquish(&mut self, event: WorkerEvent, tail: T::Batch) -> (bool, Relinquished) {
         let mut tail = Some(tail);
         let mut action = self.worker.on(event);
         loop {
             let next = match action {
                 Some(WorkerAction::Invalidate) => {
                     let mut batch = tail.take().unwrap_or_default();
-                    for window in self.plan_keys.windows() {
-                        batch.invalidate(window.key);
+                    for window in self.target.windows() {
+                        self.way.end(&mut batch, window.key);
                     }
-                    match self.session.link.post(batch).await {
-                        Ok(_) => WorkerEvent::InvalidateCompleted,
+                    match self.way.post(batch).await {
+                        Ok(()) => WorkerEvent::InvalidateCompleted,
                         Err(_) => WorkerEvent::QpFailed,
                     }
                 }
-                // A queue pair completes in order: what follows all tells of all.
-                Some(WorkerAction::Drain) => match self.session.link.heartbeat().await {
+                Some(WorkerAction::Drain) => match self.way.drain(self.target.windows()).await {
                     Ok(()) => WorkerEvent::Drained,
                     Err(_) => WorkerEvent::QpFailed,
                 },
                 Some(WorkerAction::DestroyQp) => {
-                    self.session.link.fence().await;
+                    self.way.fence().await;
                     WorkerEvent::QpDestroyed
                 }
                 Some(WorkerAction::Finish { moved, key }) => return (moved, key),

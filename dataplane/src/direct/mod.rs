@@ -3,13 +3,16 @@
 //! | step | where |
 //! |---|---|
 //! | ports are opened and tried at start | [`rail`] |
-//! | a session: a queue pair in its tenant's protection domain | [`session`] |
+//! | the door for clients of this host | [`door`] |
+//! | a session: a queue pair in its tenant's protection domain, or shared mappings | [`session`] |
+//! | what a session's bytes travel over | [`transport`] |
 //! | a grant is verified, once | [`keys`] |
 //! | the plan is executed, the key ended, whatever happens | [`execute`] |
-//! | bytes: extents → leases → RDMA WRITE | [`get`] |
-//! | bytes: RDMA READ → leases → extents | [`put`] |
+//! | bytes: extents → leases → the client's memory | [`get`] |
+//! | bytes: the client's memory → leases → extents | [`put`] |
 
 mod config;
+mod door;
 mod execute;
 mod get;
 mod keys;
@@ -17,24 +20,30 @@ mod put;
 mod rail;
 mod remote;
 mod session;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use keyway_fabric::ipc::NodeGpus;
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    DirectPlan, NodeId, Rail, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    DirectPlan, Door, LocalSessionOffer, LocalSessionRequest, NodeId, Rail, SessionOffer,
+    SessionOwner, SessionRequest, SessionSelector,
 };
 use keyway_rpc::convert;
+use parking_lot::Mutex;
 
 use crate::node::{DirectError, SealingKey, SessionError};
+use door::LocalDoor;
 use keys::GrantKeys;
 use rail::NodeRail;
 use session::{Sessions, Use};
 
-pub use config::RdmaConfig;
+pub use config::{IpcConfig, RdmaConfig};
+pub use door::DoorUnavailable;
 pub(crate) use execute::{Needs, execute};
 pub use rail::{PortReport, RdmaUnavailable, examine};
 
@@ -43,6 +52,7 @@ pub(crate) struct Direct {
     node: NodeId,
     config: RdmaConfig,
     rails: Vec<Arc<NodeRail>>,
+    door: Mutex<Option<LocalDoor>>,
     keys: GrantKeys,
     sessions: Arc<Sessions>,
     counters: DirectCounters,
@@ -80,10 +90,21 @@ impl Direct {
         Self::over(node, RdmaConfig::default(), Vec::new())
     }
 
-    /// Over the adapters that the operator wants. Takes up to seconds for their self-tests.
-    pub(crate) async fn open(node: NodeId, config: RdmaConfig) -> Result<Self, RdmaUnavailable> {
-        let rails = rail::open(&config).await?;
-        Ok(Self::over(node, config, rails))
+    /// Over the adapters and the door that the operator wants. Takes up to seconds for the
+    /// adapters' self-tests.
+    pub(crate) async fn open(
+        node: NodeId,
+        rdma: RdmaConfig,
+        ipc: &IpcConfig,
+        pool: &LeasePool,
+    ) -> Result<Self, DirectUnavailable> {
+        let rails = rail::open(&rdma).await?;
+        let direct = Self::over(node, rdma, rails);
+        let pool = pool.clone();
+        let gpus = Arc::new(NodeGpus::new(vec![Box::new(move || pool.anchor())]));
+        let door = LocalDoor::open(ipc, &direct.config, &direct.sessions, &gpus)?;
+        *direct.door.lock() = door;
+        Ok(direct)
     }
 
     fn over(node: NodeId, config: RdmaConfig, rails: Vec<NodeRail>) -> Self {
@@ -91,6 +112,7 @@ impl Direct {
             node,
             config,
             rails: rails.into_iter().map(Arc::new).collect(),
+            door: Mutex::default(),
             keys: GrantKeys::new(node),
             sessions: Arc::new(Sessions::new(node)),
             counters: DirectCounters::default(),
@@ -117,12 +139,30 @@ impl Direct {
         self.sessions.open(rail, pool, owner, request, &self.config).await
     }
 
+    pub(crate) fn door(&self) -> Option<Door> {
+        self.door.lock().as_ref().map(|door| door.describe(self.node))
+    }
+
+    pub(crate) fn open_local_session(
+        &self,
+        owner: SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        let door = self.door.lock();
+        let door = door.as_ref().filter(|_| request.node == self.node);
+        let door = door.ok_or(SessionError::NoSuchRail)?;
+        door.offer(owner, request, &self.sessions, &self.config)
+    }
+
     pub(crate) async fn close_sessions(&self, selector: &SessionSelector) -> u64 {
-        self.sessions.close(selector).await
+        // Tickets first: nobody comes in behind us.
+        let withdrawn = self.door.lock().as_ref().map_or(0, |door| door.withdraw(selector));
+        withdrawn + self.sessions.close(selector).await
     }
 
     /// Ends every session, and every key in flight.
     pub(crate) async fn close(&self) {
+        drop(self.door.lock().take());
         self.sessions.close_all().await;
     }
 
@@ -172,6 +212,18 @@ impl Direct {
             refused: count(&self.counters.refused),
         }
     }
+}
+
+/// Why a node does not serve direct transfers as it must.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectUnavailable {
+    /// RDMA is required, and cannot be had.
+    #[error(transparent)]
+    Rdma(#[from] RdmaUnavailable),
+    /// A door is required, and cannot be opened.
+    #[error(transparent)]
+    Door(#[from] DoorUnavailable),
 }
 
 /// A transfer that may begin.

@@ -1,7 +1,7 @@
-//! PUT: RDMA READ → leases → extents.
+//! PUT: the client's memory → leases → extents.
 //!
-//! Sketch, per MiB: one READ into a lease, one pass of CRC32C per block and one of each digest
-//! asked for, one device write from the same lease. No byte is copied. Up to
+//! Sketch, per MiB: one RDMA READ, or one copy, into a lease, one pass of CRC32C per block and one of each digest
+//! asked for, one device write from the same lease. Up to
 //! [`READS_IN_FLIGHT`] READs run ahead of the drive. MD5 and SHA run on a blocking thread, a
 //! piece at a time, and bound the transfer where they are asked for.
 
@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 
 use futures::future::{BoxFuture, try_join_all};
 use keyway_fabric::memory::LeasePool;
-use keyway_fabric::verbs::{Batch, Posted};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::unit::CHUNK_BYTES_MAX;
 use keyway_proto::{DigestSet, Digests, PutPlan, SessionToken};
 
 use super::execute::Needs;
 use super::remote::RemoteCursor;
-use super::session::Session;
+use super::transport::Transport;
 use crate::engine::{Turn, piece_class, publish};
 use crate::node::{DirectError, TransferError};
 use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError};
@@ -55,10 +54,10 @@ impl Staged {
     }
 }
 
-pub(super) async fn run(
+pub(super) async fn run<T: Transport>(
     plan: &PutPlan,
     target: &SessionToken,
-    session: &Session,
+    way: &T,
     needs: &Needs,
     turn: Turn,
 ) -> Result<Staging, DirectError> {
@@ -69,7 +68,7 @@ pub(super) async fn run(
         lengths: plan.chunks.iter().map(|chunk| chunk.length).collect(),
         under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
         cursor: RemoteCursor::new(target),
-        session,
+        way,
         pool: &needs.pool,
     };
     let mut hasher = PieceHasher::new(plan.digests);
@@ -88,23 +87,23 @@ pub(super) async fn run(
 }
 
 /// The READs of a transfer, some ahead of the piece being taken.
-struct Reads<'a> {
+struct Reads<'a, T: Transport> {
     /// Bytes of each chunk not asked for yet.
     lengths: VecDeque<u64>,
-    under_way: VecDeque<(Posted, usize)>,
+    under_way: VecDeque<(T::Posted, usize)>,
     cursor: RemoteCursor,
-    session: &'a Session,
+    way: &'a T,
     pool: &'a LeasePool,
 }
 
-impl Reads<'_> {
+impl<T: Transport> Reads<'_, T> {
     /// The next piece. It lies in one chunk.
     async fn next(&mut self) -> Result<Piece, DirectError> {
         while self.under_way.len() < READS_IN_FLIGHT && self.begin().await? {}
         let next = self.under_way.pop_front();
         let (posted, length) = next.ok_or(DirectError::InvalidPlan("nothing is left to read"))?;
-        let landed = self.session.link.landed(posted).await?;
-        let lease = landed.leases.into_iter().next().expect("a READ gives its lease back");
+        let leases = self.way.landed(posted).await?;
+        let lease = leases.into_iter().next().expect("a READ gives its lease back");
         Ok(Piece::landed(lease, length))
     }
 
@@ -126,9 +125,9 @@ impl Reads<'_> {
         let length = (*rest).min(class.bytes() as u64);
         *rest -= length;
         let runs = self.cursor.take(length as u32);
-        let mut batch = Batch::default();
-        batch.read(&self.session.domain.buffers, lease, &runs);
-        let posted = self.session.link.begin(batch).await?;
+        let mut batch = T::Batch::default();
+        self.way.read(&mut batch, lease, &runs);
+        let posted = self.way.begin(batch).await?;
         self.under_way.push_back((posted, length as usize));
         Ok(true)
     }

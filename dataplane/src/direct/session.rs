@@ -1,4 +1,4 @@
-//! Sessions: who may use which queue pair, and until when.
+//! Sessions: who may use which link, and until when.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use keyway_fabric::LinkError;
+use keyway_fabric::ipc::NodeLink;
 use keyway_fabric::memory::LeasePool;
-use keyway_fabric::verbs::{Link, LinkShape, VerbsError};
+use keyway_fabric::verbs::{LinkShape, VerbsError};
 use keyway_proto::{
     KeyStrength, NodeId, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
 };
 use parking_lot::Mutex;
 
 use super::RdmaConfig;
-use super::rail::{NodeRail, TenantDomain};
+use super::rail::NodeRail;
+use super::transport::VerbsWay;
 use crate::node::SessionError;
 
 /// How often a session is looked at: whether it idles, and whether its client still lives.
@@ -27,18 +30,50 @@ pub(super) struct Sessions {
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
-/// A session: a queue pair, connected to one client's.
+/// A session: a link to one client.
 pub(crate) struct Session {
     pub(super) id: SessionId,
     pub(super) owner: SessionOwner,
-    pub(super) link: Link,
+    pub(super) way: Way,
     pub(super) strength: KeyStrength,
-    pub(super) domain: Arc<TenantDomain>,
     windows: u32,
     begun: Instant,
     /// Milliseconds after `begun` at which it was last used.
     used_ms: AtomicU64,
     transfers: AtomicU32,
+}
+
+/// What a session's bytes travel over.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// A queue pair, connected to the client's.
+    Verbs(VerbsWay),
+    /// Mappings of the client's memory, on the same host.
+    Ipc(NodeLink),
+}
+
+impl Way {
+    async fn fence(&self) -> LinkError {
+        match self {
+            Self::Verbs(way) => way.link.fence().await,
+            Self::Ipc(link) => link.fence().await,
+        }
+    }
+
+    async fn destroyed(&self) -> LinkError {
+        match self {
+            Self::Verbs(way) => way.link.destroyed().await,
+            Self::Ipc(link) => link.destroyed().await,
+        }
+    }
+
+    /// Notices a client that died without a word: its adapter does not answer. A process of
+    /// this host does not die unnoticed.
+    async fn heartbeat(&self) {
+        if let Self::Verbs(way) = self {
+            let _ = way.link.heartbeat().await;
+        }
+    }
 }
 
 /// A transfer of a session, counted while it lives.
@@ -72,31 +107,53 @@ impl Sessions {
             Ok((pending.connect(&client)?, domain, server))
         });
         let (link, domain, server) = made.await.map_err(|_| stopped())?.map_err(refused)?;
-        let id = SessionId::new(self.node, self.next.fetch_add(1, Ordering::Relaxed));
+        let way = Way::Verbs(VerbsWay { link, domain });
+        let session = self.begin(self.next_id(), owner, way, strength, windows, config)?;
+        let (node, idle_timeout_ms) = (self.node, config.idle_timeout_ms);
+        Ok(SessionOffer { session, node, server, strength, windows, idle_timeout_ms })
+    }
+
+    /// An id that no session of this life of the node had.
+    pub(super) fn next_id(&self) -> SessionId {
+        SessionId::new(self.node, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes a session up, and watches over it from here on.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        id: SessionId,
+        owner: SessionOwner,
+        way: Way,
+        strength: KeyStrength,
+        windows: u32,
+        config: &RdmaConfig,
+    ) -> Result<SessionId, SessionError> {
         let session = Arc::new(Session {
             id,
             owner,
-            link,
+            way,
             strength,
-            domain,
             windows,
             begun: Instant::now(),
             used_ms: AtomicU64::new(0),
             transfers: AtomicU32::new(0),
         });
         {
-            // Others may have come while the queue pair was made.
+            // Others may have come while the link was made.
             let mut open = self.open.lock();
             room(&open, &session.owner, config)?;
             open.insert(id, Arc::clone(&session));
         }
         let idle = Duration::from_millis(config.idle_timeout_ms);
         tokio::spawn(watch(Arc::clone(self), session, idle));
-        let (node, idle_timeout_ms) = (self.node, config.idle_timeout_ms);
-        Ok(SessionOffer { session: id, node, server, strength, windows, idle_timeout_ms })
+        Ok(id)
     }
 
-    fn room(&self, owner: &SessionOwner, config: &RdmaConfig) -> Result<(), SessionError> {
+    pub(super) fn room(
+        &self,
+        owner: &SessionOwner,
+        config: &RdmaConfig,
+    ) -> Result<(), SessionError> {
         room(&self.open.lock(), owner, config)
     }
 
@@ -131,7 +188,7 @@ impl Sessions {
     }
 
     async fn end(&self, chosen: &[Arc<Session>]) {
-        join_all(chosen.iter().map(|session| session.link.fence())).await;
+        join_all(chosen.iter().map(|session| session.way.fence())).await;
         let mut open = self.open.lock();
         for session in chosen {
             open.remove(&session.id);
@@ -164,9 +221,9 @@ impl Drop for Use {
 
 /// Ends a session that idles or whose client is gone, and forgets one that has ended.
 async fn watch(sessions: Arc<Sessions>, session: Arc<Session>, idle: Duration) {
-    let (id, link) = (session.id, session.link.clone());
+    let (id, way) = (session.id, session.way.clone());
     loop {
-        let ended = tokio::time::timeout(LOOK.min(idle), link.destroyed()).await;
+        let ended = tokio::time::timeout(LOOK.min(idle), way.destroyed()).await;
         if let Ok(why) = ended {
             tracing::debug!(session = %id, %why, "a session ended");
             break;
@@ -175,10 +232,9 @@ async fn watch(sessions: Arc<Sessions>, session: Arc<Session>, idle: Duration) {
             continue;
         }
         if session.unused_for() >= idle {
-            link.fence().await;
+            way.fence().await;
         } else if session.unused_for() >= LOOK {
-            // A client that died without a word is noticed here: its adapter does not answer.
-            let _ = link.heartbeat().await;
+            way.heartbeat().await;
         }
     }
     sessions.open.lock().remove(&id);

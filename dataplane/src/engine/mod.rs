@@ -13,8 +13,8 @@ use bytes::Bytes;
 use keyway_fabric::memory::{LeasePool, PoolStats};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectWork, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner,
-    SessionRequest, SessionSelector,
+    ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -175,6 +175,18 @@ impl StorageNode for LocalNode {
         request: SessionRequest,
     ) -> Result<SessionOffer, SessionError> {
         self.direct.open_session(owner, request, &self.pool).await
+    }
+
+    async fn door(&self) -> Result<Option<Door>, TransferError> {
+        Ok(self.direct.door())
+    }
+
+    async fn open_local_session(
+        &self,
+        owner: SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        self.direct.open_local_session(owner, request)
     }
 
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {

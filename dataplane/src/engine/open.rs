@@ -7,7 +7,7 @@ use keyway_proto::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{EngineConfig, LocalNode};
-use crate::direct::{Direct, RdmaConfig, RdmaUnavailable};
+use crate::direct::{Direct, DirectUnavailable, IpcConfig, RdmaConfig};
 use crate::store::StoreConfig;
 use crate::store::file::{FileStore, OpenStoreError};
 use crate::store::memory::MemoryStore;
@@ -24,6 +24,8 @@ pub struct NodeConfig {
     pub engine: EngineConfig,
     /// How it reaches into clients' own memory.
     pub rdma: RdmaConfig,
+    /// How it serves clients of its own host.
+    pub ipc: IpcConfig,
 }
 
 impl Default for NodeConfig {
@@ -33,6 +35,7 @@ impl Default for NodeConfig {
             store: StoreConfig::default(),
             engine: EngineConfig::default(),
             rdma: RdmaConfig::default(),
+            ipc: IpcConfig::default(),
         }
     }
 }
@@ -47,9 +50,9 @@ pub enum OpenError {
     /// The store did not open.
     #[error("cannot open the store")]
     Store(#[from] OpenStoreError),
-    /// RDMA is required, and cannot be had.
+    /// RDMA, or a door for local clients, is required, and cannot be had.
     #[error("cannot serve direct transfers")]
-    Rdma(#[from] RdmaUnavailable),
+    Direct(#[from] DirectUnavailable),
     /// The runtime is shutting down.
     #[error("the node was stopped while it opened")]
     Stopped,
@@ -63,8 +66,8 @@ impl LocalNode {
     /// [`OpenError`].
     pub async fn open(config: NodeConfig) -> Result<Arc<Self>, OpenError> {
         let pool = LeasePool::new(config.store.pool_bytes)?;
-        let NodeConfig { id, store, engine, rdma } = config;
-        let direct = Direct::open(id, rdma).await?;
+        let NodeConfig { id, store, engine, rdma, ipc } = config;
+        let direct = Direct::open(id, rdma, &ipc, &pool).await?;
         let store_pool = pool.clone();
         // Rebuilding the index reads the disk.
         let opening = tokio::task::spawn_blocking(move || FileStore::open(id, &store, store_pool));
@@ -75,16 +78,17 @@ impl LocalNode {
     /// A node whose chunks live in this process's memory, with its adapters.
     ///
     /// # Errors
-    /// [`OpenError::Pool`] when there is no memory for the buffers, [`OpenError::Rdma`].
+    /// [`OpenError::Pool`] when there is no memory for the buffers, [`OpenError::Direct`].
     pub async fn open_in_memory(
         id: NodeId,
         capacity_bytes: u64,
         pool_bytes: usize,
         engine: &EngineConfig,
         rdma: RdmaConfig,
+        ipc: &IpcConfig,
     ) -> Result<Arc<Self>, OpenError> {
         let pool = LeasePool::new(pool_bytes)?;
-        let direct = Direct::open(id, rdma).await?;
+        let direct = Direct::open(id, rdma, ipc, &pool).await?;
         let store = Arc::new(MemoryStore::new(capacity_bytes));
         Ok(Self::with(id, store, pool, engine, direct))
     }

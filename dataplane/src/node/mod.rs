@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use keyway_proto::{
-    ChunkId, ChunkSpec, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner,
-    SessionRequest, SessionSelector,
+    ChunkId, ChunkSpec, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
 };
 use tokio::sync::oneshot;
 
@@ -73,6 +73,19 @@ pub trait StorageNode: Send + Sync + 'static {
         owner: SessionOwner,
         request: SessionRequest,
     ) -> Result<SessionOffer, SessionError>;
+
+    /// The door for clients of the node's own host, if it has one.
+    async fn door(&self) -> Result<Option<Door>, TransferError>;
+
+    /// Makes a ticket for that door.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSuchRail`] where there is none, [`SessionError::TooMany`].
+    async fn open_local_session(
+        &self,
+        owner: SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError>;
 
     /// Ends sessions, fencing every key in flight, and tells how many they were. When it
     /// returns, their queue pairs are gone.

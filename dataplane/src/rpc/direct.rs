@@ -6,15 +6,17 @@
 
 use keyway_auth::grant::{GrantError, GrantKey, GrantKeyId};
 use keyway_proto::key::Relinquished;
-use keyway_proto::{NodeId, SessionOffer};
+use keyway_proto::{LocalSessionOffer, NodeId, SessionOffer};
 use keyway_rpc::convert::{self, Malformed};
 use keyway_rpc::schema;
 use keyway_rpc::schema::direct_failure::{Cancelled, Failure, NoSuchSession, TimedOut};
+use keyway_rpc::schema::open_local_session_reply::Outcome as OpenedLocal;
 use keyway_rpc::schema::open_session_reply::Outcome as Opened;
 use keyway_rpc::schema::session_failure::{Failure as NotOpened, NoSuchRail, TooMany};
 use keyway_rpc::schema::transfer_reply::Outcome;
 use keyway_rpc::schema::{
-    DirectFailure, GrantRefusal, OpenSessionReply, SealingKeyReply, SessionFailure, TransferReply,
+    DirectFailure, GrantRefusal, OpenLocalSessionReply, OpenSessionReply, SealingKeyReply,
+    SessionFailure, TransferReply,
 };
 use std::time::Duration;
 
@@ -86,6 +88,32 @@ pub fn opened(node: NodeId, reply: &OpenSessionReply) -> Result<SessionOffer, Se
     match &reply.outcome {
         Some(Opened::Offer(offer)) => convert::session_offer(node, offer).map_err(malformed),
         Some(Opened::Failure(failure)) => Err(session_error(failure)),
+        None => Err(malformed(Malformed("outcome"))),
+    }
+}
+
+/// The message for the opening of a session with a process of the node's host.
+pub fn open_local_session_reply(
+    opened: &Result<LocalSessionOffer, SessionError>,
+) -> OpenLocalSessionReply {
+    let outcome = match opened {
+        Ok(offer) => OpenedLocal::Offer(convert::local_session_offer_message(offer)),
+        Err(error) => OpenedLocal::Failure(session_failure(error)),
+    };
+    OpenLocalSessionReply { outcome: Some(outcome) }
+}
+
+/// The session that `node` offers, or why not.
+pub fn opened_local(
+    node: NodeId,
+    reply: &OpenLocalSessionReply,
+) -> Result<LocalSessionOffer, SessionError> {
+    let malformed = |error: Malformed| SessionError::Unreachable(error.to_string().into());
+    match &reply.outcome {
+        Some(OpenedLocal::Offer(offer)) => {
+            convert::local_session_offer(node, offer).map_err(malformed)
+        }
+        Some(OpenedLocal::Failure(failure)) => Err(session_error(failure)),
         None => Err(malformed(Malformed("outcome"))),
     }
 }

@@ -12,9 +12,10 @@ use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_server::Node;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
-    ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, GetFrame, GetRequest,
-    NodeStatus, OpenSessionReply, OpenSessionRequest, Opened, PutFrame, RailsReply, RailsRequest,
-    ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest, StatusRequest, TransferReply,
+    ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, DoorReply, DoorRequest,
+    GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply, OpenLocalSessionRequest,
+    OpenSessionReply, OpenSessionRequest, Opened, PutFrame, RailsReply, RailsRequest, ReleaseReply,
+    ReleaseRequest, SealingKeyReply, SealingKeyRequest, StatusRequest, TransferReply,
     TransferRequest,
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
@@ -142,6 +143,24 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
             Err(_) => direct::malformed_session(),
         };
         Ok(Response::new(reply))
+    }
+
+    async fn door(&self, request: Request<DoorRequest>) -> Result<Response<DoorReply>, Status> {
+        self.meant(request.into_inner().node)?;
+        let door = self.node.door().await.map_err(|error| status(&error))?;
+        let door = door.as_ref().map(convert::door_message);
+        Ok(Response::new(DoorReply { door }))
+    }
+
+    async fn open_local_session(
+        &self,
+        request: Request<OpenLocalSessionRequest>,
+    ) -> Result<Response<OpenLocalSessionReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let (owner, request) = convert::local_session_request(&request).map_err(malformed)?;
+        let opened = self.node.open_local_session(owner, request).await;
+        Ok(Response::new(direct::open_local_session_reply(&opened)))
     }
 
     async fn close_sessions(

@@ -140,9 +140,11 @@ section! {
         pub store: Store = Store::default(),
         /// RDMA: transfers into clients' own memory.
         pub rdma: Rdma = Rdma::default(),
+        /// Clients of the node's own host: transfers into memory that they share.
+        pub ipc: Ipc = Ipc::default(),
     }
 
-    /// RDMA of the node.
+    /// RDMA of the node. The limits hold for sessions of clients of its own host, too.
     pub struct Rdma {
         /// Whether RDMA adapters are used: `"auto"` where one passes its self-test,
         /// `"require"`, or `"off"`.
@@ -160,6 +162,19 @@ section! {
         pub idle_timeout_ms: u64 = 300_000,
         /// How long a transfer may take until it is given up, and its key ended.
         pub transfer_timeout_ms: u64 = 60_000,
+    }
+
+    /// Clients of the node's own host.
+    pub struct Ipc {
+        /// Whether there is a door for them: `"auto"` where its socket can be opened,
+        /// `"require"`, or `"off"`.
+        pub mode: AccessMode = AccessMode::Auto,
+        /// The Unix socket, at most 107 bytes long. Unset: `door` in the data directory, which
+        /// only the server's own user reaches.
+        pub socket: Option<PathBuf> = None,
+        /// User ids that may come in. Empty: whoever reaches the socket. A ticket is needed
+        /// besides, and only signed requests get one.
+        pub users: Vec<u32> = Vec::new(),
     }
 
     /// The blob store of the node.

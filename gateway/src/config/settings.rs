@@ -120,6 +120,7 @@ values! {
     "boolean": bool;
     "text": String, Option<String>;
     "list of texts": Vec<String>;
+    "list of integers": Vec<u32>;
     "path": std::path::PathBuf, Option<std::path::PathBuf>;
     "address and port": std::net::SocketAddr, Option<std::net::SocketAddr>;
 }

@@ -2,8 +2,9 @@
 //!
 //! | call | answer |
 //! |---|---|
-//! | `GET /_keyway/v1/rails` | the ports of all nodes that take sessions |
+//! | `GET /_keyway/v1/rails` | the ports of all nodes that take sessions, and their doors |
 //! | `POST /_keyway/v1/sessions` | a queue pair of a node's, connected to the caller's |
+//! | `POST /_keyway/v1/local-sessions` | a ticket to the door of a node of the caller's host |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
@@ -15,8 +16,12 @@ use futures::future::join_all;
 use http::{Method, StatusCode};
 use keyway_dataplane::{SessionError, TransferError};
 use keyway_proto::session::{ACCESS_KEY_BYTES_MAX, SESSION_WINDOWS_MAX};
-use keyway_proto::{KeyStrength, Rail, SessionId, SessionOwner, SessionRequest, SessionSelector};
+use keyway_proto::{
+    Door, KeyStrength, LocalSessionRequest, Rail, SessionId, SessionOwner, SessionRequest,
+    SessionSelector,
+};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::node::Nodes;
 
@@ -28,6 +33,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 const VERSION: u32 = 1;
 const RAILS: &str = "rails";
 const SESSIONS: &str = "sessions";
+const LOCAL_SESSIONS: &str = "local-sessions";
 
 /// A control endpoint, called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,8 @@ pub enum Call {
     ListRails,
     /// A session, as the document says.
     OpenSession,
+    /// A session with a process of a node's host, as the document says.
+    OpenLocalSession,
     /// No such session any more.
     CloseSession(SessionId),
 }
@@ -95,6 +103,7 @@ impl Call {
         let (call, allowed) = match rest.split_once('/') {
             None if rest == RAILS => (Self::ListRails, Method::GET),
             None if rest == SESSIONS => (Self::OpenSession, Method::POST),
+            None if rest == LOCAL_SESSIONS => (Self::OpenLocalSession, Method::POST),
             Some((SESSIONS, id)) => {
                 let id = id.parse().map_err(|_| ControlError::NoSuchSession)?;
                 (Self::CloseSession(id), Method::DELETE)
@@ -109,6 +118,7 @@ impl Call {
         match self {
             Self::ListRails => "ListRails",
             Self::OpenSession => "OpenSession",
+            Self::OpenLocalSession => "OpenLocalSession",
             Self::CloseSession(_) => "CloseSession",
         }
     }
@@ -123,6 +133,7 @@ pub struct Control {
 struct Rails {
     version: u32,
     rails: Vec<Rail>,
+    doors: Vec<Door>,
 }
 
 impl Control {
@@ -143,11 +154,17 @@ impl Control {
         document: &[u8],
     ) -> Result<Answer, ControlError> {
         match call {
-            Call::ListRails => Ok(ok(&Rails { version: VERSION, rails: self.rails().await? })),
+            Call::ListRails => Ok(ok(&self.rails().await?)),
             Call::OpenSession => {
                 let request = request(&owner, document)?;
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
                 Ok(ok(&node.open_session(owner, request).await?))
+            }
+            Call::OpenLocalSession => {
+                let request: LocalSessionRequest = parsed(document)?;
+                bounded(&owner, request.windows)?;
+                let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
+                Ok(ok(&node.open_local_session(owner, request).await?))
             }
             Call::CloseSession(session) => {
                 let node = self.nodes.by_id(session.node()).ok_or(ControlError::NoSuchSession)?;
@@ -160,17 +177,21 @@ impl Control {
         }
     }
 
-    /// The rails of the nodes that answer.
-    async fn rails(&self) -> Result<Vec<Rail>, ControlError> {
-        let asked = join_all(self.nodes.iter().map(|node| node.rails())).await;
-        let mut rails = Vec::new();
+    /// The rails and doors of the nodes that answer.
+    async fn rails(&self) -> Result<Rails, ControlError> {
+        let ask = async |node: &std::sync::Arc<dyn keyway_dataplane::StorageNode>| {
+            tokio::try_join!(node.rails(), node.door())
+        };
+        let asked = join_all(self.nodes.iter().map(ask)).await;
+        let (mut rails, mut doors) = (Vec::new(), Vec::new());
         let mut unreachable = None;
         let mut reached = false;
         for (node, answer) in self.nodes.iter().zip(asked) {
             match answer {
-                Ok(of_node) => {
+                Ok((of_node, door)) => {
                     reached = true;
                     rails.extend(of_node);
+                    doors.extend(door);
                 }
                 Err(error) => {
                     tracing::warn!(node = %node.id(), %error, "a node did not tell its rails");
@@ -180,27 +201,37 @@ impl Control {
         }
         match unreachable {
             Some(error) if !reached => Err(ControlError::NodesUnreachable(error)),
-            _ => Ok(rails),
+            _ => Ok(Rails { version: VERSION, rails, doors }),
         }
     }
 }
 
 /// The request in a document.
 fn request(owner: &SessionOwner, document: &[u8]) -> Result<SessionRequest, ControlError> {
-    let request: SessionRequest = serde_json::from_slice(document).map_err(|error| {
-        ControlError::Malformed(Position { line: error.line(), column: error.column() })
-    })?;
-    if !(1..=SESSION_WINDOWS_MAX).contains(&request.windows) {
-        return Err(ControlError::OutOfBounds("windows"));
-    }
+    let request: SessionRequest = parsed(document)?;
+    bounded(owner, request.windows)?;
     if !(1..=KeyStrength::ALL.len()).contains(&request.strengths.len()) {
         return Err(ControlError::OutOfBounds("strengths"));
     }
     request.client.checked().map_err(|_| ControlError::OutOfBounds("client"))?;
+    Ok(request)
+}
+
+fn parsed<T: DeserializeOwned>(document: &[u8]) -> Result<T, ControlError> {
+    serde_json::from_slice(document).map_err(|error| {
+        ControlError::Malformed(Position { line: error.line(), column: error.column() })
+    })
+}
+
+/// What holds for sessions of every kind.
+fn bounded(owner: &SessionOwner, windows: u32) -> Result<(), ControlError> {
+    if !(1..=SESSION_WINDOWS_MAX).contains(&windows) {
+        return Err(ControlError::OutOfBounds("windows"));
+    }
     if owner.access_key.len() > ACCESS_KEY_BYTES_MAX {
         return Err(ControlError::OutOfBounds("the access key's length"));
     }
-    Ok(request)
+    Ok(())
 }
 
 fn ok(document: &impl Serialize) -> Answer {
@@ -217,6 +248,7 @@ mod tests {
         let of = |method: &Method, path: &str| Call::of(method, path).map_err(|e| e.to_string());
         assert_eq!(of(&Method::GET, "/_keyway/v1/rails"), Ok(Call::ListRails));
         assert_eq!(of(&Method::POST, "/_keyway/v1/sessions"), Ok(Call::OpenSession));
+        assert_eq!(of(&Method::POST, "/_keyway/v1/local-sessions"), Ok(Call::OpenLocalSession));
         let close = of(&Method::DELETE, "/_keyway/v1/sessions/00000001000000ab");
         assert_eq!(close, Ok(Call::CloseSession(SessionId(0x1_0000_00ab))));
         for (method, path, error) in [

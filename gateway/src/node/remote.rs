@@ -25,8 +25,8 @@ use keyway_dataplane::{
     Transferred,
 };
 use keyway_proto::{
-    ChunkId, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest,
-    SessionSelector, TransferId,
+    ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TransferId,
 };
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
@@ -285,6 +285,18 @@ impl StorageNode for RemoteNode {
         request: SessionRequest,
     ) -> Result<SessionOffer, SessionError> {
         self.ask_session(&owner, &request).await
+    }
+
+    async fn door(&self) -> Result<Option<Door>, TransferError> {
+        self.ask_door().await
+    }
+
+    async fn open_local_session(
+        &self,
+        owner: SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        self.ask_local_session(&owner, request).await
     }
 
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {

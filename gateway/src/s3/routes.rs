@@ -96,7 +96,9 @@ impl ControlRoute {
         let owner = rdma::owner(caller(&request.extensions)?);
         let call = Call::of(&request.method, request.uri.path())?;
         let document = match call {
-            Call::OpenSession => document(&request.headers, request.input).await?,
+            Call::OpenSession | Call::OpenLocalSession => {
+                document(&request.headers, request.input).await?
+            }
             Call::ListRails | Call::CloseSession(_) => Bytes::new(),
         };
         let answer = self.control.answer(owner, call, &document).await?;

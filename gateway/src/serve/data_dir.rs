@@ -72,6 +72,11 @@ impl DataDir {
         Ok(Self { path, _lock: lock })
     }
 
+    /// The socket for clients of this host.
+    pub fn door(&self) -> PathBuf {
+        self.path.join("door")
+    }
+
     /// Metadata.
     ///
     /// # Errors

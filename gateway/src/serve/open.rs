@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use keyway_dataplane::{EngineConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig};
+use keyway_dataplane::{EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig};
 use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
 use super::ServeError;
 use super::data_dir::DataDir;
-use crate::config::{Engine, Maintenance, Meta, Node, Rdma};
+use crate::config::{Engine, Ipc, Maintenance, Meta, Node, Rdma};
 use crate::maintenance::MaintenanceConfig;
 use crate::telemetry::Metrics;
 
@@ -42,11 +42,11 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
         transfers_per_tenant_max: config.max_transfers_per_tenant.get(),
         transfers_waiting_max: config.max_waiting_transfers,
     };
-    let rdma = rdma(&config.rdma);
+    let (rdma, ipc) = (rdma(&config.rdma), ipc(&config.ipc, data));
     let opened = match store.engine {
         Engine::Memory => {
             let capacity = store.capacity_bytes.unwrap_or(MEMORY_STORE_BYTES);
-            LocalNode::open_in_memory(id, capacity, store.buffer_bytes, &engine, rdma).await
+            LocalNode::open_in_memory(id, capacity, store.buffer_bytes, &engine, rdma, &ipc).await
         }
         Engine::File => {
             let dir = match &store.dir {
@@ -62,7 +62,7 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
                 direct_io: store.direct_io,
                 scrub_bytes_per_second: store.scrub_bytes_per_second,
             };
-            LocalNode::open(NodeConfig { id, store, engine, rdma }).await
+            LocalNode::open(NodeConfig { id, store, engine, rdma, ipc }).await
         }
     };
     opened.map_err(ServeError::Node)
@@ -77,6 +77,14 @@ fn rdma(config: &Rdma) -> RdmaConfig {
         windows_per_session_max: config.max_windows_per_session.get(),
         idle_timeout_ms: config.idle_timeout_ms,
         transfer_timeout_ms: config.transfer_timeout_ms,
+    }
+}
+
+fn ipc(config: &Ipc, data: &DataDir) -> IpcConfig {
+    IpcConfig {
+        mode: config.mode,
+        socket: Some(config.socket.clone().unwrap_or_else(|| data.door())),
+        users: config.users.clone(),
     }
 }
 

@@ -20,9 +20,10 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectPlan, DirectWork, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer, NodeId,
-    PathMtu, PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, SessionToken, TransferPath,
+    ChunkId, DirectPlan, DirectWork, Door, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer,
+    LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, PutPlan, QpAddress, Rail, Receipt,
+    RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector, SessionToken, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -406,6 +407,18 @@ impl StorageNode for DirectNode {
             windows: request.windows,
             idle_timeout_ms: 60_000,
         })
+    }
+
+    async fn door(&self) -> Result<Option<Door>, TransferError> {
+        Ok(None)
+    }
+
+    async fn open_local_session(
+        &self,
+        _: SessionOwner,
+        _: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        Err(SessionError::NoSuchRail)
     }
 
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {

@@ -17,9 +17,9 @@ use keyway_dataplane::{
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece,
-    PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
-    TransferId,
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
+    LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
+    SessionOwner, SessionRequest, SessionSelector, TenantId, TransferId,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
@@ -317,6 +317,18 @@ impl StorageNode for Hanging {
         _: SessionOwner,
         _: SessionRequest,
     ) -> Result<SessionOffer, SessionError> {
+        std::future::pending().await
+    }
+
+    async fn door(&self) -> Result<Option<Door>, TransferError> {
+        std::future::pending().await
+    }
+
+    async fn open_local_session(
+        &self,
+        _: SessionOwner,
+        _: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
         std::future::pending().await
     }
 

@@ -16,8 +16,8 @@ use keyway_dataplane::{
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 use keyway_proto::{
-    ChunkId, GetPlan, NodeId, PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest,
-    SessionSelector,
+    ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -147,6 +147,18 @@ impl StorageNode for FaultyNode {
         request: SessionRequest,
     ) -> Result<SessionOffer, SessionError> {
         self.inner.open_session(owner, request).await
+    }
+
+    async fn door(&self) -> Result<Option<Door>, TransferError> {
+        self.inner.door().await
+    }
+
+    async fn open_local_session(
+        &self,
+        owner: SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        self.inner.open_local_session(owner, request).await
     }
 
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {

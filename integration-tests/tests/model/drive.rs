@@ -204,8 +204,8 @@ impl Drive<'_> {
             return expect(&response, 404, "NoSuchKey");
         };
         expect(&response, 200, "")?;
-        let mut object = Object::new(source.body.clone(), source.owner);
-        object.owner = replace.or(object.owner);
+        // A copy shares its source's bytes, and keeps the ETag of what was uploaded in parts.
+        let object = Object { owner: replace.or(source.owner), ..source.clone() };
         let found = elements(&response.text(), "ETag").pop().unwrap_or_default();
         same("copy's etag", Some(&found), Some(&object.etag))?;
         self.model.objects.insert(to.to_owned(), object);

@@ -3,6 +3,7 @@
 //! - [`Region`]: page-aligned pages from the kernel, given back on drop.
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
 //!   that a device can register once.
+//! - [`SharedMemory`]: pages that another process of this host can map as well.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
 //!   transfers by the range.
 //! - [`device`]: the same for GPU memory, and what another process's memory takes.
@@ -13,6 +14,7 @@ mod lends;
 mod lent;
 mod pool;
 mod region;
+mod shared;
 
 pub use crate::gpu::{
     CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
@@ -25,3 +27,4 @@ pub use lends::LendError;
 pub use lent::BufferLife;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{MemoryError, PAGE_BYTES, Region};
+pub use shared::{ShareError, SharedMemory};

@@ -15,12 +15,13 @@ use keyway_proto::key::Direction;
 use keyway_sys::verbs::abi::{self, BindMw, SendWr, Sge, Wc};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
-use super::link::{Landed, LinkError};
+use super::link::Landed;
 use super::port::CqShare;
 use super::queue::{QueuePair, Window};
 use super::undertaker::Burial;
 use super::work::{Bound, Held, Reply, Request, Verb, Work};
 use super::{Quirks, Registration, VerbsError};
+use crate::LinkError;
 
 /// A link of a port's thread.
 pub(super) struct LinkState {

@@ -38,7 +38,9 @@ use keyway_sys::NativeError;
 pub use armed::Armed;
 pub use device::{Device, GidKind, Quirks};
 pub use domain::{Access, Anchor, Domain, Registration};
-pub use link::{Batch, Landed, Link, LinkError, PendingLink, Posted};
+pub use link::{Batch, Landed, Link, PendingLink, Posted};
+
+pub use crate::LinkError;
 pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
 pub use self_test::{SelfTest, self_test};

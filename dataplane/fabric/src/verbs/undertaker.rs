@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use tokio::sync::watch;
 
-use super::link::LinkError;
 use super::port::CqShare;
 use super::queue::{QueuePair, Window};
 use super::work::{Held, Work};
+use crate::LinkError;
 
 /// All that is left of a link.
 pub(super) struct Burial {

@@ -9,7 +9,8 @@ use keyway_proto::{RemoteKey, RemoteWindow};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Registration;
-use super::link::{Landed, LinkError};
+use super::link::Landed;
+use crate::LinkError;
 use crate::memory::Lease;
 
 /// Anything that must live until a queue pair is gone.

@@ -63,7 +63,8 @@ impl Args {
         let S3Url { bucket, key } = &self.source;
         let started = Instant::now();
         let info = client.head_object(bucket, key).await?;
-        let source = Source { client: &client, url: &self.source, info: &info, memory: self.memory };
+        let source =
+            Source { client: &client, url: &self.source, info: &info, memory: self.memory };
         let to_stdout = self.target.as_deref() == Some(Path::new("-"));
         let bar = Bar::new(key, self.json);
         let (done, name) = if to_stdout {
@@ -124,90 +125,90 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-/// Writes beside the target and renames, so that a broken transfer leaves no file that looks
-/// whole.
-async fn to_file(&self, bar: &Bar, path: &Path) -> anyhow::Result<Done> {
-    let mut part_name = path.file_name().context("the target names no file")?.to_owned();
-    part_name.push(format!(".keyway-{:08x}", fastrand::u32(..)));
-    let part = path.with_file_name(part_name);
-    let file = std::fs::File::create_new(&part)
-        .with_context(|| format!("cannot write {}", part.display()))?;
-    let result = async {
-        let write = |bytes: &[u8], offset| file.write_all_at(bytes, offset);
-        let done = self.windows(bar, write).await?;
-        std::fs::rename(&part, path)?;
+    /// Writes beside the target and renames, so that a broken transfer leaves no file that looks
+    /// whole.
+    async fn to_file(&self, bar: &Bar, path: &Path) -> anyhow::Result<Done> {
+        let mut part_name = path.file_name().context("the target names no file")?.to_owned();
+        part_name.push(format!(".keyway-{:08x}", fastrand::u32(..)));
+        let part = path.with_file_name(part_name);
+        let file = std::fs::File::create_new(&part)
+            .with_context(|| format!("cannot write {}", part.display()))?;
+        let result = async {
+            let write = |bytes: &[u8], offset| file.write_all_at(bytes, offset);
+            let done = self.windows(bar, write).await?;
+            std::fs::rename(&part, path)?;
+            Ok(done)
+        }
+        .await;
+        if result.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        result
+    }
+
+    /// Reads the object in windows of bounded memory, all of the same version, and verifies the
+    /// whole where its checksum combines.
+    async fn windows(
+        &self,
+        bar: &Bar,
+        mut write: impl FnMut(&[u8], u64) -> std::io::Result<()>,
+    ) -> anyhow::Result<Done> {
+        let Self { client, url: S3Url { bucket, key }, info, memory } = self;
+        let expected = info.checksums.first().copied();
+        let mut done = Done {
+            bytes: 0,
+            path: TransferPath::Http,
+            strength: KeyStrength::Http,
+            fallbacks: Fallbacks::default(),
+            verified: Verified::No(Unverified::NoneStored),
+            retries: 0,
+        };
+        let mut buffer = memory.buffer(info.size.min(WINDOW_BYTES) as usize)?;
+        let mut found = expected.map(|sum| keyway_proto::checksum::Hasher::new(sum.kind()));
+        loop {
+            let length = WINDOW_BYTES.min(info.size - done.bytes);
+            let range = ByteRange::new(done.bytes, length).context("an impossible size")?;
+            let base = done.bytes;
+            let report = bar.reporter();
+            let size = info.size;
+            let mut get = client.get_object(bucket, key).on_progress(move |progress| {
+                report(keyway_client::Progress { bytes: base + progress.bytes, total: size });
+            });
+            if length < info.size {
+                get = get.range(range);
+            }
+            if let Some(etag) = &info.etag {
+                get = get.if_match(etag);
+            }
+            let outcome = buffer.get(get, length as usize).await?;
+            buffer.look(outcome.bytes as usize, |bytes| {
+                if let Some(hasher) = found.as_mut().filter(|_| length < info.size) {
+                    hasher.update(bytes);
+                }
+                write(bytes, done.bytes)
+            })??;
+            // The weakest of all windows counts.
+            if done.bytes == 0 || outcome.strength < done.strength {
+                (done.path, done.strength) = (outcome.path, outcome.strength);
+            }
+            done.fallbacks.merge(&outcome.fallbacks);
+            done.bytes += outcome.bytes;
+            done.retries += outcome.retries;
+            if length == info.size {
+                done.verified = outcome.verified;
+                return Ok(done);
+            }
+            if done.bytes == info.size {
+                break;
+            }
+        }
+        done.verified = match (expected, found.map(keyway_proto::checksum::Hasher::finish)) {
+            (Some(expected), Some(found)) => verify(expected, found)?,
+            _ if info.composite_checksum => Verified::No(Unverified::Composite),
+            _ => Verified::No(Unverified::NoneStored),
+        };
         Ok(done)
     }
-    .await;
-    if result.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    result
-}
-
-/// Reads the object in windows of bounded memory, all of the same version, and verifies the
-/// whole where its checksum combines.
-async fn windows(
-    &self,
-    bar: &Bar,
-    mut write: impl FnMut(&[u8], u64) -> std::io::Result<()>,
-) -> anyhow::Result<Done> {
-    let Self { client, url: S3Url { bucket, key }, info, memory } = self;
-    let expected = info.checksums.first().copied();
-    let mut done = Done {
-        bytes: 0,
-        path: TransferPath::Http,
-        strength: KeyStrength::Http,
-        fallbacks: Fallbacks::default(),
-        verified: Verified::No(Unverified::NoneStored),
-        retries: 0,
-    };
-    let mut buffer = memory.buffer(info.size.min(WINDOW_BYTES) as usize)?;
-    let mut found = expected.map(|sum| keyway_proto::checksum::Hasher::new(sum.kind()));
-    loop {
-        let length = WINDOW_BYTES.min(info.size - done.bytes);
-        let range = ByteRange::new(done.bytes, length).context("an impossible size")?;
-        let base = done.bytes;
-        let report = bar.reporter();
-        let size = info.size;
-        let mut get = client.get_object(bucket, key).on_progress(move |progress| {
-            report(keyway_client::Progress { bytes: base + progress.bytes, total: size });
-        });
-        if length < info.size {
-            get = get.range(range);
-        }
-        if let Some(etag) = &info.etag {
-            get = get.if_match(etag);
-        }
-        let outcome = buffer.get(get, length as usize).await?;
-        buffer.look(outcome.bytes as usize, |bytes| {
-            if let Some(hasher) = found.as_mut().filter(|_| length < info.size) {
-                hasher.update(bytes);
-            }
-            write(bytes, done.bytes)
-        })??;
-        // The weakest of all windows counts.
-        if done.bytes == 0 || outcome.strength < done.strength {
-            (done.path, done.strength) = (outcome.path, outcome.strength);
-        }
-        done.fallbacks.merge(&outcome.fallbacks);
-        done.bytes += outcome.bytes;
-        done.retries += outcome.retries;
-        if length == info.size {
-            done.verified = outcome.verified;
-            return Ok(done);
-        }
-        if done.bytes == info.size {
-            break;
-        }
-    }
-    done.verified = match (expected, found.map(keyway_proto::checksum::Hasher::finish)) {
-        (Some(expected), Some(found)) => verify(expected, found)?,
-        _ if info.composite_checksum => Verified::No(Unverified::Composite),
-        _ => Verified::No(Unverified::NoneStored),
-    };
-    Ok(done)
-}
 }
 
 fn verify(expected: Checksum, found: Checksum) -> anyhow::Result<Verified> {

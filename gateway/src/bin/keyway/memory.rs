@@ -80,11 +80,7 @@ impl Buffer {
     }
 
     /// Shows `see` the first `length` bytes, copied out of a GPU.
-    pub(crate) fn look<T>(
-        &self,
-        length: usize,
-        see: impl FnOnce(&[u8]) -> T,
-    ) -> anyhow::Result<T> {
+    pub(crate) fn look<T>(&self, length: usize, see: impl FnOnce(&[u8]) -> T) -> anyhow::Result<T> {
         Ok(match self {
             Self::Host(buffer) => see(&buffer.bytes()?[..length]),
             Self::Gpu(buffer) => {

@@ -7,12 +7,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use keyway_dataplane::rpc::direct::{lost, opened, sealing_key, transferred};
+use keyway_dataplane::rpc::direct::{lost, opened, opened_local, sealing_key, transferred};
 use keyway_dataplane::rpc::failure::{error, unreachable};
 use keyway_dataplane::{SealingKey, SessionError, TransferError, Transferred};
-use keyway_proto::{Rail, SessionOffer, SessionOwner, SessionRequest, SessionSelector};
+use keyway_proto::{
+    Door, LocalSessionOffer, LocalSessionRequest, Rail, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector,
+};
 use keyway_rpc::convert;
-use keyway_rpc::schema::{RailsRequest, SealingKeyRequest, TransferRequest};
+use keyway_rpc::schema::{DoorRequest, RailsRequest, SealingKeyRequest, TransferRequest};
 
 use super::{RemoteNode, not_understood};
 
@@ -41,6 +44,27 @@ impl RemoteNode {
         let reply = self.answer(self.control.clone().open_session(message)).await;
         let reply = reply.map_err(|error| SessionError::Unreachable(error.to_string().into()))?;
         opened(self.id, reply.get_ref())
+    }
+
+    pub(super) async fn ask_door(&self) -> Result<Option<Door>, TransferError> {
+        let request = DoorRequest { node: self.id.0 };
+        let reply = self.answer(self.control.clone().door(request)).await?.into_inner();
+        // A door that this version does not understand is none to it.
+        Ok(reply.door.and_then(|door| convert::door(self.id, &door).ok()))
+    }
+
+    pub(super) async fn ask_local_session(
+        &self,
+        owner: &SessionOwner,
+        request: LocalSessionRequest,
+    ) -> Result<LocalSessionOffer, SessionError> {
+        if request.node != self.id {
+            return Err(SessionError::NoSuchRail);
+        }
+        let message = convert::open_local_session_request(owner, request);
+        let reply = self.answer(self.control.clone().open_local_session(message)).await;
+        let reply = reply.map_err(|error| SessionError::Unreachable(error.to_string().into()))?;
+        opened_local(self.id, reply.get_ref())
     }
 
     pub(super) async fn ask_to_close(

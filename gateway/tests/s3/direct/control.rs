@@ -2,7 +2,7 @@
 
 use keyway_auth::sigv4::Payload;
 use keyway_gateway::control::DOCUMENT_BYTES_MAX;
-use keyway_proto::{KeyStrength, LinkLayer, NodeId, Rail, SessionOffer, SessionRequest};
+use keyway_proto::{Door, KeyStrength, LinkLayer, NodeId, Rail, SessionOffer, SessionRequest};
 
 use super::Direct;
 use crate::direct_node::{SESSIONS_MAX, session_request};
@@ -19,6 +19,7 @@ fn json(request: &SessionRequest) -> Vec<u8> {
 struct Rails {
     version: u32,
     rails: Vec<Rail>,
+    doors: Vec<Door>,
 }
 
 #[tokio::test]
@@ -27,7 +28,7 @@ async fn rails_of_all_nodes_are_listed() {
     let reply = direct.server.get("/_keyway/v1/rails").send().await.expect(200);
     assert_eq!(reply.header("content-type"), Some("application/json"));
     let told: Rails = serde_json::from_slice(&reply.body).unwrap();
-    assert_eq!(told.version, 1);
+    assert_eq!((told.version, told.doors), (1, vec![]));
     let nodes: Vec<NodeId> = told.rails.iter().map(|rail| rail.node).collect();
     assert_eq!(nodes, [NodeId(1), NodeId(2)]);
     assert_eq!(told.rails[0].strength, KeyStrength::Window);

@@ -12,9 +12,14 @@ use keyway_proto::{
 use crate::schema;
 
 mod direct;
+mod local;
 mod session;
 
 pub use direct::{direct_plan, direct_plan_bytes};
+pub use local::{
+    door, door_message, local_session_offer, local_session_offer_message, local_session_request,
+    open_local_session_request,
+};
 pub use session::{
     close_sessions_request, open_session_request, rail, rail_message, session_offer,
     session_offer_message, session_owner, session_request, session_selector,
@@ -157,6 +162,8 @@ fn path_message(path: TransferPath) -> Option<schema::TransferPath> {
         TransferPath::Http => schema::TransferPath::Http,
         TransferPath::VerbsHost => schema::TransferPath::VerbsHost,
         TransferPath::VerbsGpu => schema::TransferPath::VerbsGpu,
+        TransferPath::IpcHost => schema::TransferPath::IpcHost,
+        TransferPath::IpcGpu => schema::TransferPath::IpcGpu,
         _ => return None,
     })
 }
@@ -166,6 +173,8 @@ fn path(message: schema::TransferPath) -> Result<TransferPath, Malformed> {
         schema::TransferPath::Http => Ok(TransferPath::Http),
         schema::TransferPath::VerbsHost => Ok(TransferPath::VerbsHost),
         schema::TransferPath::VerbsGpu => Ok(TransferPath::VerbsGpu),
+        schema::TransferPath::IpcHost => Ok(TransferPath::IpcHost),
+        schema::TransferPath::IpcGpu => Ok(TransferPath::IpcGpu),
         schema::TransferPath::Unspecified => Err(Malformed("transfer path")),
     }
 }
@@ -174,6 +183,7 @@ fn strength_message(strength: KeyStrength) -> Option<schema::KeyStrength> {
     Some(match strength {
         KeyStrength::Http => schema::KeyStrength::Http,
         KeyStrength::Slab => schema::KeyStrength::Slab,
+        KeyStrength::Ipc => schema::KeyStrength::Ipc,
         KeyStrength::Registration => schema::KeyStrength::Registration,
         KeyStrength::WindowLocal => schema::KeyStrength::WindowLocal,
         KeyStrength::Window => schema::KeyStrength::Window,
@@ -185,6 +195,7 @@ fn strength(message: schema::KeyStrength) -> Result<KeyStrength, Malformed> {
     match message {
         schema::KeyStrength::Http => Ok(KeyStrength::Http),
         schema::KeyStrength::Slab => Ok(KeyStrength::Slab),
+        schema::KeyStrength::Ipc => Ok(KeyStrength::Ipc),
         schema::KeyStrength::Registration => Ok(KeyStrength::Registration),
         schema::KeyStrength::WindowLocal => Ok(KeyStrength::WindowLocal),
         schema::KeyStrength::Window => Ok(KeyStrength::Window),
@@ -300,7 +311,7 @@ mod tests {
             strength: KeyStrength::Http,
             key: KeyFate::NoKey,
         };
-        let paths = [TransferPath::Http, TransferPath::VerbsHost, TransferPath::VerbsGpu];
+        let paths = TransferPath::ALL;
         let fates = RELINQUISHED.map(KeyFate::Relinquished).into_iter().chain([KeyFate::NoKey]);
         for key in fates {
             for (path, strength) in paths.into_iter().cycle().zip(KeyStrength::ALL) {

@@ -1,0 +1,557 @@
+//! The node's end of a link: claims keys, copies under them, ends them.
+//!
+//! Sketch of a GET of one batch: one compare-and-swap claims the key, one copy per run, one
+//! store ends it. No message, no system call.
+//!
+//! The order of the link's end: no new claims; what is under way ends; regions are unmapped;
+//! all keys are dead; the client is told; the waiters of [`NodeLink::destroyed`] are told.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use keyway_proto::key::Direction;
+use keyway_proto::{RemoteKey, RemoteWindow};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::channel::Channel;
+use super::copy::HostCopies;
+use super::gate::{Gate, Pass};
+use super::gpus::NodeGpus;
+use super::message::{Memory, Message, Refusal};
+use super::table::{Entry, Table};
+use crate::LinkError;
+use crate::gpu::{CopyBatch, CopyQueue, GpuUuid};
+use crate::memory::{DeviceMapping, ExportHandle, Lease, SharedMemory};
+
+/// Most regions of one link.
+const REGIONS_MAX: usize = 1024;
+
+/// What kind of memory a client has lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Host memory.
+    Host,
+    /// A GPU's.
+    Gpu,
+}
+
+/// A client's memory, mapped here.
+struct Region {
+    /// In the client's address space.
+    base: u64,
+    bytes: u64,
+    mapping: Mapping,
+    gate: Gate,
+}
+
+/// How it is mapped.
+enum Mapping {
+    Host(Arc<SharedMemory>),
+    Gpu { mapping: Arc<DeviceMapping>, queue: CopyQueue },
+}
+
+/// A key that a transfer has claimed.
+struct Claim {
+    entry: Entry,
+    region: Arc<Region>,
+    /// Copies under the key.
+    gate: Gate,
+}
+
+/// The node's end. Clones share it; the last one's drop ends the link.
+#[derive(Clone)]
+pub struct NodeLink {
+    shared: Arc<Shared>,
+    _last: Arc<Last>,
+}
+
+struct Shared {
+    table: Table,
+    state: Mutex<State>,
+    gpus: Arc<NodeGpus>,
+    /// All copies of the link.
+    gate: Gate,
+    end: Notify,
+    status: watch::Receiver<Option<LinkError>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_closing: bool,
+    regions: HashMap<u32, Arc<Region>>,
+    claims: HashMap<RemoteKey, Claim>,
+}
+
+/// Ends the link when nobody holds it any more.
+struct Last(Arc<Shared>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.end.notify_one();
+    }
+}
+
+/// What is copied together, in any order, and the keys that end after it.
+#[derive(Default)]
+pub struct Batch {
+    writes: Vec<(Bytes, u64, RemoteKey)>,
+    reads: Vec<(Lease, Vec<RemoteWindow>)>,
+    ends: Vec<RemoteKey>,
+}
+
+/// A batch under way.
+pub struct Posted {
+    copying: tokio::task::JoinHandle<Result<Vec<Lease>, LinkError>>,
+    ends: Vec<RemoteKey>,
+}
+
+/// The copies of a batch, as they are put together.
+#[derive(Default)]
+struct Copies {
+    host: HostCopies,
+    gpu: Option<(CopyQueue, CopyBatch)>,
+    /// For copies that the GPU makes; host copies keep their own.
+    passes: Vec<Pass>,
+}
+
+/// A batch that was copied.
+#[derive(Debug)]
+pub struct Landed {
+    /// The leases that were read into.
+    pub leases: Vec<Lease>,
+}
+
+impl Batch {
+    /// Writes to the client's memory.
+    pub fn write(&mut self, bytes: Bytes, address: u64, key: RemoteKey) {
+        self.writes.push((bytes, address, key));
+    }
+
+    /// Reads runs of the client's memory into a lease, one behind the other.
+    ///
+    /// # Panics
+    /// When the lease is shorter than the runs.
+    pub fn read(&mut self, lease: Lease, runs: &[RemoteWindow]) {
+        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
+        assert!(bytes <= lease.len() as u64, "the lease holds the bytes");
+        self.reads.push((lease, runs.to_vec()));
+    }
+
+    /// Ends a key once everything under it is copied.
+    pub fn end(&mut self, key: RemoteKey) {
+        self.ends.push(key);
+    }
+
+    /// Copies in the batch.
+    pub fn len(&self) -> usize {
+        self.writes.len() + self.reads.len()
+    }
+
+    /// Whether there is nothing to copy.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl NodeLink {
+    pub(super) fn serve(channel: Channel, table: Table, gpus: Arc<NodeGpus>) -> Self {
+        let (told, status) = watch::channel(None);
+        let shared = Arc::new(Shared {
+            table,
+            state: Mutex::default(),
+            gpus,
+            gate: Gate::default(),
+            end: Notify::new(),
+            status,
+        });
+        tokio::spawn(serve(Arc::clone(&shared), channel, told));
+        Self { _last: Arc::new(Last(Arc::clone(&shared))), shared }
+    }
+
+    /// Claims the keys of a transfer: all of them, or none.
+    ///
+    /// # Errors
+    /// [`LinkError::Access`] when a key is not open for exactly these bytes in this direction,
+    /// [`LinkError::Closed`] when the link ends.
+    pub fn claim(
+        &self,
+        windows: &[RemoteWindow],
+        direction: Direction,
+    ) -> Result<MemoryKind, LinkError> {
+        let mut state = self.shared.state.lock();
+        if state.is_closing {
+            return Err(LinkError::Closed);
+        }
+        for (at, window) in windows.iter().enumerate() {
+            if let Err(error) = self.shared.claim_one(&mut state, window, direction) {
+                for claimed in &windows[..at] {
+                    state.claims.remove(&claimed.key);
+                    self.shared.table.end(claimed.key);
+                }
+                return Err(error);
+            }
+        }
+        let is_gpu = |window: &RemoteWindow| {
+            let claim = state.claims.get(&window.key);
+            claim.is_some_and(|claim| matches!(claim.region.mapping, Mapping::Gpu { .. }))
+        };
+        Ok(if windows.iter().any(is_gpu) { MemoryKind::Gpu } else { MemoryKind::Host })
+    }
+
+    /// Begins a batch.
+    ///
+    /// # Errors
+    /// [`LinkError::Access`] when a copy leaves what its key opens, or its windows are on
+    /// several GPUs; nothing is copied then. [`LinkError::Closed`] when the link ends.
+    pub fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
+        let Batch { writes, reads, ends } = batch;
+        let mut copies = Copies::default();
+        {
+            let state = self.shared.state.lock();
+            if state.is_closing {
+                return Err(LinkError::Closed);
+            }
+            copies.passes.push(self.shared.gate.enter());
+            for (bytes, address, key) in writes {
+                let window = RemoteWindow { address, length: bytes.len() as u32, key };
+                let (claim, offset) = state.reach(&window, Direction::Write)?;
+                copies.write(claim, bytes, offset)?;
+            }
+            for (lease, runs) in reads {
+                copies.read(&state, lease, &runs)?;
+            }
+        }
+        Ok(Posted { copying: tokio::spawn(copies.run()), ends })
+    }
+
+    /// Waits until a batch is copied and its keys have ended.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] when the runtime ends.
+    pub async fn landed(&self, posted: Posted) -> Result<Landed, LinkError> {
+        let Posted { copying, ends } = posted;
+        let leases = copying.await.map_err(|_| LinkError::Closed)?;
+        let leases = leases?;
+        for key in ends {
+            self.shared.end_key(key).await;
+        }
+        Ok(Landed { leases })
+    }
+
+    /// Begins a batch and waits for it.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub async fn post(&self, batch: Batch) -> Result<Landed, LinkError> {
+        self.landed(self.begin(batch)?).await
+    }
+
+    /// Waits until nothing is copied under these keys any more.
+    pub async fn drained(&self, windows: &[RemoteWindow]) {
+        for window in windows {
+            let gate = self.shared.state.lock().claims.get(&window.key).map(|it| it.gate.clone());
+            if let Some(gate) = gate {
+                gate.idle().await;
+            }
+        }
+    }
+
+    /// Whether the link still serves.
+    pub fn is_alive(&self) -> bool {
+        self.shared.status.borrow().is_none()
+    }
+
+    /// Resolves, with the reason, when nothing of the client's is mapped any more.
+    pub async fn destroyed(&self) -> LinkError {
+        let mut status = self.shared.status.clone();
+        match status.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or(LinkError::Closed),
+            Err(_) => LinkError::Closed,
+        }
+    }
+
+    /// Ends the link and waits for its end.
+    pub async fn fence(&self) -> LinkError {
+        self.shared.end.notify_one();
+        self.destroyed().await
+    }
+}
+
+impl fmt::Debug for NodeLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeLink").field("is_alive", &self.is_alive()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn claim_one(
+        &self,
+        state: &mut State,
+        window: &RemoteWindow,
+        direction: Direction,
+    ) -> Result<(), LinkError> {
+        let entry = self.table.claim(window.key).ok_or(LinkError::Access)?;
+        let asked = (window.address, u64::from(window.length), direction);
+        let fits = (entry.address, entry.length, entry.direction) == asked;
+        let region = state.regions.get(&entry.region).filter(|region| {
+            fits && offset_in(region.base, region.bytes, entry.address, entry.length).is_some()
+        });
+        let Some(region) = region.cloned() else {
+            // The client's own table contradicts its own token.
+            self.table.end(window.key);
+            return Err(LinkError::Access);
+        };
+        state.claims.insert(window.key, Claim { entry, region, gate: Gate::default() });
+        Ok(())
+    }
+
+    /// Ends a key that was claimed, when nothing is copied under it any more.
+    async fn end_key(&self, key: RemoteKey) {
+        let claim = self.state.lock().claims.remove(&key);
+        if let Some(claim) = claim {
+            claim.gate.idle().await;
+            self.table.end(key);
+        }
+    }
+}
+
+impl State {
+    /// Where in its mapping a window lies that a claimed key opens.
+    fn reach(
+        &self,
+        window: &RemoteWindow,
+        direction: Direction,
+    ) -> Result<(&Claim, usize), LinkError> {
+        let claim = self.claims.get(&window.key).ok_or(LinkError::Access)?;
+        let Entry { address, length, .. } = claim.entry;
+        let within = offset_in(address, length, window.address, u64::from(window.length));
+        if claim.entry.direction != direction || within.is_none() {
+            return Err(LinkError::Access);
+        }
+        let offset = window.address - claim.region.base;
+        Ok((claim, usize::try_from(offset).map_err(|_| LinkError::Access)?))
+    }
+}
+
+impl Copies {
+    /// Counts a copy under the key, and in the region, until all are made.
+    fn enter(&mut self, claim: &Claim) {
+        self.passes.push(claim.gate.enter());
+        self.passes.push(claim.region.gate.enter());
+    }
+
+    fn write(&mut self, claim: &Claim, bytes: Bytes, offset: usize) -> Result<(), LinkError> {
+        self.enter(claim);
+        match &claim.region.mapping {
+            Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
+            Mapping::Gpu { mapping, queue } => {
+                let to = mapping.address() + offset as u64;
+                self.gpu(mapping, queue)?.into_device(bytes, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads runs, which lie all in host memory or all on one GPU.
+    fn read(
+        &mut self,
+        state: &State,
+        lease: Lease,
+        runs: &[RemoteWindow],
+    ) -> Result<(), LinkError> {
+        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
+        let reached = reached.collect::<Result<Vec<_>, _>>()?;
+        let mut at = 0;
+        match reached.first().map(|(claim, _)| &claim.region.mapping) {
+            None => {}
+            Some(Mapping::Host(_)) => {
+                let lease = self.host.lease(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Host(mapping) = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    self.host.read(lease, at, mapping, offset, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+            Some(Mapping::Gpu { mapping, queue }) => {
+                let lease = self.gpu(mapping, queue)?.lend(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    let from = mapping.address() + offset as u64;
+                    let batch = self.gpu(mapping, queue)?;
+                    batch.into_lease(from, lease, at, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies of the one GPU that the batch may be about.
+    fn gpu(
+        &mut self,
+        mapping: &Arc<DeviceMapping>,
+        queue: &CopyQueue,
+    ) -> Result<&mut CopyBatch, LinkError> {
+        let (of, batch) = self.gpu.get_or_insert_with(|| (queue.clone(), CopyBatch::new()));
+        if of.gpu().uuid() != queue.gpu().uuid() {
+            return Err(LinkError::Access);
+        }
+        batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
+        Ok(batch)
+    }
+
+    /// Makes the copies, and gives the leases back.
+    async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
+        let mut leases = self.host.run().await;
+        if let Some((queue, batch)) = self.gpu {
+            let done = queue.submit(batch).await;
+            done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
+            leases.extend(done.leases);
+        }
+        self.passes.clear();
+        Ok(leases)
+    }
+}
+
+/// Where `[address, address + length)` begins in a run, if it lies in it.
+fn offset_in(base: u64, bytes: u64, address: u64, length: u64) -> Option<u64> {
+    let offset = address.checked_sub(base)?;
+    (offset.checked_add(length)? <= bytes).then_some(offset)
+}
+
+/// Serves the client until either end wants to go.
+async fn serve(shared: Arc<Shared>, channel: Channel, told: watch::Sender<Option<LinkError>>) {
+    let channel = Arc::new(channel);
+    let why = loop {
+        let received = tokio::select! {
+            biased;
+            () = shared.end.notified() => break LinkError::Closed,
+            received = channel.receive() => received,
+        };
+        match received {
+            Ok(Some((Message::Register { region, base, bytes, memory }, file))) => {
+                let mapped = shared.register(region, base, bytes, memory, file).await;
+                let reply = match mapped {
+                    Ok(()) => Message::Registered { region },
+                    Err(why) => Message::Refused { region, why },
+                };
+                if channel.send(&reply, None).await.is_err() {
+                    break LinkError::Unreachable;
+                }
+            }
+            Ok(Some((Message::Unregister { region }, None))) => {
+                let gone = shared.state.lock().regions.remove(&region);
+                let channel = Arc::clone(&channel);
+                tokio::spawn(async move {
+                    if let Some(gone) = gone {
+                        unmapped(gone).await;
+                    }
+                    let _ = channel.send(&Message::Unregistered { region }, None).await;
+                });
+            }
+            Ok(Some((Message::Bye, None))) => break LinkError::Closed,
+            Ok(None) => break LinkError::Unreachable,
+            Ok(Some(_)) | Err(_) => break LinkError::Misbehaved,
+        }
+    };
+    shared.end_all().await;
+    // The client may be gone.
+    let _ = channel.send(&Message::Bye, None).await;
+    told.send_replace(Some(why));
+}
+
+impl Shared {
+    async fn register(
+        &self,
+        id: u32,
+        base: u64,
+        bytes: u64,
+        memory: Memory,
+        file: Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        if base.checked_add(bytes).is_none() {
+            return Err(Refusal::Unsafe);
+        }
+        {
+            let state = self.state.lock();
+            if state.regions.len() >= REGIONS_MAX || state.regions.contains_key(&id) {
+                return Err(Refusal::TooMany);
+            }
+        }
+        let mapping = match (memory, file) {
+            (Memory::Host, Some(file)) => Mapping::Host(map_host(file, bytes).await?),
+            (Memory::Host, None) => return Err(Refusal::Unsafe),
+            (Memory::GpuIpc { gpu, handle }, None) => {
+                self.map_gpu(gpu, ExportHandle::Ipc(handle), bytes).await?
+            }
+            (Memory::GpuFile { gpu }, Some(file)) => {
+                self.map_gpu(gpu, ExportHandle::Vmm(file), bytes).await?
+            }
+            (Memory::GpuIpc { .. } | Memory::GpuFile { .. }, _) => return Err(Refusal::Unsafe),
+        };
+        let region = Arc::new(Region { base, bytes, mapping, gate: Gate::default() });
+        self.state.lock().regions.insert(id, region);
+        Ok(())
+    }
+
+    async fn map_gpu(
+        &self,
+        gpu: [u8; 16],
+        handle: ExportHandle,
+        bytes: u64,
+    ) -> Result<Mapping, Refusal> {
+        let gpus = Arc::clone(&self.gpus);
+        let mapped =
+            tokio::task::spawn_blocking(move || gpus.map(GpuUuid(gpu), &handle, bytes)).await;
+        let (mapping, queue) = mapped.map_err(|_| Refusal::Failed)??;
+        Ok(Mapping::Gpu { mapping, queue })
+    }
+
+    /// Nothing of the client's is touched or mapped after this.
+    async fn end_all(&self) {
+        let (regions, claims) = {
+            let mut state = self.state.lock();
+            state.is_closing = true;
+            let regions: Vec<_> = state.regions.drain().map(|(_, region)| region).collect();
+            (regions, std::mem::take(&mut state.claims))
+        };
+        self.gate.idle().await;
+        let keys: Vec<_> = claims.keys().copied().collect();
+        drop(claims);
+        for region in regions {
+            unmapped(region).await;
+        }
+        keys.into_iter().for_each(|key| self.table.end(key));
+    }
+}
+
+async fn map_host(file: OwnedFd, bytes: u64) -> Result<Arc<SharedMemory>, Refusal> {
+    let bytes = usize::try_from(bytes).map_err(|_| Refusal::Unsafe)?;
+    let mapped = tokio::task::spawn_blocking(move || SharedMemory::open(file, bytes)).await;
+    let mapped = mapped.map_err(|_| Refusal::Failed)?.map_err(|error| {
+        tracing::debug!(%error, "a client's memory was not mapped");
+        Refusal::Unsafe
+    })?;
+    Ok(Arc::new(mapped))
+}
+
+/// Unmaps a region once nothing is copied there any more.
+async fn unmapped(region: Arc<Region>) {
+    region.gate.idle().await;
+    let (done, unmapped) = oneshot::channel::<()>();
+    tokio::task::spawn_blocking(move || {
+        drop(region);
+        drop(done);
+    });
+    let _ = unmapped.await;
+}
