@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use keyway_fabric::gpu::StreamTurn;
 use keyway_proto::ByteRange;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -48,6 +49,12 @@ impl<M: GetTarget> GetRanges<M> {
     /// Ranges in flight at a time.
     pub fn concurrency(mut self, ranges: usize) -> Self {
         self.get = self.get.concurrency(ranges);
+        self
+    }
+
+    /// Takes its turn on a stream of the caller's, as [`GetObject::on_stream`].
+    pub fn on_stream(mut self, turn: StreamTurn) -> Self {
+        self.get = self.get.on_stream(turn);
         self
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use keyway_fabric::gpu::{CopyBatch, GpuError};
+use keyway_fabric::gpu::{CopyBatch, GpuError, StreamTurn};
 use keyway_fabric::memory::{DeviceSliceMut, Lease, LeaseClass};
 use tokio::task::{JoinError, JoinSet};
 
@@ -20,11 +20,17 @@ impl GetTarget for DeviceSliceMut {}
 impl Land for DeviceSliceMut {
     type Landing = DeviceLanding;
 
-    async fn land(self, staging: &Staging, offset: usize) -> Result<DeviceLanding, Failed<Self>> {
+    async fn land(
+        self,
+        staging: &Staging,
+        offset: usize,
+        turn: Option<Arc<StreamTurn>>,
+    ) -> Result<DeviceLanding, Failed<Self>> {
         match staging.ring(self.gpu()).await {
             Ok(ring) => Ok(DeviceLanding {
                 target: Arc::new(self),
                 ring,
+                turn,
                 given: offset,
                 open: None,
                 copies: JoinSet::new(),
@@ -47,6 +53,7 @@ impl Land for DeviceSliceMut {
 pub struct DeviceLanding {
     target: Arc<DeviceSliceMut>,
     ring: Arc<Ring>,
+    turn: Option<Arc<StreamTurn>>,
     /// Bytes given to the copy engine, and those before them.
     given: usize,
     /// What is being filled, and how far it is.
@@ -68,6 +75,9 @@ impl DeviceLanding {
         let mut batch = CopyBatch::new();
         batch.into_device(lease.into_bytes(0..filled), self.target.address() + self.given as u64);
         batch.keep(Arc::clone(&self.target) as Arc<_>);
+        if let Some(turn) = &self.turn {
+            batch.keep(Arc::clone(turn) as Arc<_>);
+        }
         self.given += filled;
         let copy = self.ring.queue.submit(batch);
         self.copies.spawn(async move { copy.await.result });
