@@ -1,6 +1,7 @@
 //! Memory of the caller: of the host, or of a GPU.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use keyway_client::{
     DeviceBuffer, DeviceSlice, DeviceSliceMut, Gpu, HostBuffer, HostSlice, HostSliceMut,
@@ -80,11 +81,11 @@ impl Memory {
         }
     }
 
-    /// The ordinal of the GPU that it belongs to.
-    pub fn gpu(&self) -> Option<u32> {
+    /// The GPU that it belongs to.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         match self {
             Self::Host(_) => None,
-            Self::Device(buffer) => Some(buffer.gpu().ordinal()),
+            Self::Device(buffer) => Some(buffer.gpu()),
         }
     }
 
@@ -112,6 +113,14 @@ impl Memory {
 }
 
 impl Target {
+    /// The GPU that it belongs to.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(slice) => Some(slice.gpu()),
+        }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         match self {
@@ -134,6 +143,16 @@ impl Target {
         match self {
             Self::Host(slice) => Self::Host(slice.split_to(bytes)),
             Self::Device(slice) => Self::Device(slice.split_to(bytes)),
+        }
+    }
+}
+
+impl Source {
+    /// The GPU that it belongs to.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(slice) => Some(slice.gpu()),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use keyway_client::{
     Client, ClientError, Failed, GetObject, GetOutcome, GetTarget, ObjectInfo, PutObject,
+    StreamTurn,
 };
 use keyway_proto::ByteRange;
 
@@ -16,8 +17,18 @@ use crate::report::Report;
 /// memory than is touched.
 const FIRST_BYTES: usize = 8 << 20;
 
+/// A transfer's place in the order of a CUDA stream.
+#[derive(Debug)]
+pub enum Turn {
+    /// After what the stream was given before, and before what it is given after.
+    Whole(StreamTurn),
+    /// After what it was given before. The stream goes on when the transfer begins: the caller
+    /// waits for the transfer's end itself.
+    After(StreamTurn),
+}
+
 /// How an object is read.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Fetch {
     /// These bytes alone.
     pub range: Option<ByteRange>,
@@ -31,12 +42,12 @@ pub struct Fetch {
     pub concurrency: Option<usize>,
     /// Gives up after this long.
     pub deadline: Option<Duration>,
-    /// The CUDA stream that the read stands in.
-    pub stream: Option<u64>,
+    /// Its place in a stream. Of reads into host memory it has no say.
+    pub turn: Option<Turn>,
 }
 
 /// How an object is written.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Store {
     /// Its media type.
     pub content_type: Option<String>,
@@ -52,8 +63,21 @@ pub struct Store {
     pub concurrency: Option<usize>,
     /// Gives up after this long.
     pub deadline: Option<Duration>,
-    /// The CUDA stream that the write stands in.
-    pub stream: Option<u64>,
+    /// Its place in a stream. Of writes from host memory it has no say.
+    pub turn: Option<Turn>,
+}
+
+impl Turn {
+    /// Waits for the turn, unless the client does.
+    async fn begin(self) -> Result<Option<StreamTurn>, Failure> {
+        match self {
+            Self::Whole(turn) => Ok(Some(turn)),
+            Self::After(turn) => {
+                turn.begun().await?;
+                Ok(None)
+            }
+        }
+    }
 }
 
 impl Fetch {
@@ -63,6 +87,19 @@ impl Fetch {
     /// When it has no end.
     pub fn range(offset: u64, length: u64) -> Result<ByteRange, Failure> {
         ByteRange::new(offset, length).ok_or(Failure::Range { offset, length })
+    }
+
+    /// The same without its turn.
+    fn again(&self) -> Self {
+        Self {
+            range: self.range,
+            version: self.version.clone(),
+            if_match: self.if_match.clone(),
+            part_bytes: self.part_bytes,
+            concurrency: self.concurrency,
+            deadline: self.deadline,
+            turn: None,
+        }
     }
 
     fn request(&self, client: &Client, place: &Place) -> GetObject {
@@ -93,12 +130,17 @@ impl Fetch {
     /// # Errors
     /// As the client's.
     pub async fn into(
-        self,
+        mut self,
         client: Client,
         place: Place,
         target: Target,
     ) -> Result<Report, Failure> {
-        let get = self.request(&client, &place);
+        let mut get = self.request(&client, &place);
+        if let (Target::Device(_), Some(turn)) = (&target, self.turn.take())
+            && let Some(turn) = turn.begin().await?
+        {
+            get = get.on_stream(turn);
+        }
         Ok(match target {
             // Boxed: the client's futures are large, and are moved about here.
             Target::Host(target) => read(Box::pin(get.into(target)).await)?,
@@ -131,9 +173,13 @@ impl Fetch {
             // Two reads, of one version all the same.
             self.if_match = head(client.clone(), place.clone()).await?.etag;
         }
+        let turn = match self.turn.take().filter(|_| !device.is_empty()) {
+            Some(turn) => turn.begin().await?,
+            None => None,
+        };
         let (host, device) = futures::try_join!(
-            self.ranges_of(&client, &place, host),
-            self.ranges_of(&client, &place, device),
+            self.ranges_of(&client, &place, host, None),
+            self.ranges_of(&client, &place, device, turn),
         )?;
         let (mut host, mut device) = (host.into_iter(), device.into_iter());
         Ok(order
@@ -150,11 +196,15 @@ impl Fetch {
         client: &Client,
         place: &Place,
         wanted: Vec<(ByteRange, M)>,
+        turn: Option<StreamTurn>,
     ) -> Result<Vec<Report>, Failure> {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
         let mut get = client.get_ranges(&place.bucket, &place.key);
+        if let Some(turn) = turn {
+            get = get.on_stream(turn);
+        }
         if let Some(etag) = &self.if_match {
             get = get.if_match(etag);
         }
@@ -188,7 +238,8 @@ impl Fetch {
         loop {
             let mut memory = Memory::new(gpu, room)?;
             let target = memory.target(0..room)?;
-            match self.clone().into(client.clone(), place.clone(), target).await {
+            // New memory stands in no stream.
+            match self.again().into(client.clone(), place.clone(), target).await {
                 Ok(report) => return Ok((report, memory)),
                 // An object may grow between two attempts, but not for ever.
                 Err(Failure::Client(ClientError::TargetTooSmall { needed, .. }))
@@ -234,12 +285,17 @@ impl Store {
     /// # Errors
     /// As the client's.
     pub async fn send(
-        self,
+        mut self,
         client: Client,
         place: Place,
         source: Source,
     ) -> Result<Report, Failure> {
-        let put = self.request(&client, &place)?;
+        let mut put = self.request(&client, &place)?;
+        if let (Source::Device(_), Some(turn)) = (&source, self.turn.take())
+            && let Some(turn) = turn.begin().await?
+        {
+            put = put.on_stream(turn);
+        }
         let put = match source {
             Source::Host(slice) => put.body(slice),
             Source::Device(slice) => put.body(slice),

@@ -11,13 +11,15 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use keyway_bindings::{Connection, Fetch, Kind, Place, Store, head};
+use keyway_bindings::{Connection, Fetch, Kind, Place, Store, head, runtime};
+use keyway_client::Gpu;
 
 use crate::abi::KeywayClientOptions;
 use crate::border::{Fault, caught, give, handle, take, wait};
 use crate::client::{place, settings};
 use crate::memory::{keyway_memory_deregister, keyway_memory_register, source, target};
 use crate::queue::{Done, KeywayQueue, Work};
+use crate::transfer::turn;
 
 /// The client of the driver, between its opening and its closing.
 static DRIVER: Mutex<Option<Arc<Connection>>> = Mutex::new(None);
@@ -227,7 +229,7 @@ pub unsafe extern "C" fn kwFileRead(
 ) -> isize {
     let io = KwFileIo { base, file_offset, memory_offset, size };
     // SAFETY: the header asks for it.
-    counted(|| unsafe { transfer(fh, &io, READ, None) })
+    counted(|| unsafe { transfer(fh, &io, READ) })
 }
 
 /// Writes the whole object.
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn kwFileWrite(
 ) -> isize {
     let io = KwFileIo { base: base.cast_mut(), file_offset, memory_offset, size };
     // SAFETY: the header asks for it.
-    counted(|| unsafe { transfer(fh, &io, WRITE, None) })
+    counted(|| unsafe { transfer(fh, &io, WRITE) })
 }
 
 /// Reads in the order of a stream.
@@ -286,17 +288,42 @@ unsafe fn in_stream(
 ) -> KwFileError {
     status(|| {
         // SAFETY: upheld by the caller.
-        let (size, file_offset, memory_offset) =
-            unsafe { (*handle(size)?, *handle(file_offset)?, *handle(memory_offset)?) };
+        let (fh, size, file_offset, memory_offset) = unsafe {
+            (handle(fh)?, *handle(size)?, *handle(file_offset)?, *handle(memory_offset)?)
+        };
         let io = KwFileIo { base, file_offset, memory_offset, size };
+        let moved = Moved(moved);
+        let client = fh.connection.client()?;
         // SAFETY: as above.
-        let bytes = unsafe { transfer(fh, &io, opcode, Some(stream as u64)) }?;
-        if !moved.is_null() {
-            // SAFETY: as above.
-            unsafe { moved.write(bytes as isize) };
-        }
+        let (work, gpu) = unsafe { fh.work(&io, opcode, Some(stream as u64)) }?;
+        // A second turn, behind the transfer's own: the stream goes on when the count is there.
+        // SAFETY: as above.
+        let told = unsafe { turn(gpu.as_ref(), Some(stream as u64)) }?;
+        runtime()?.spawn(async move {
+            let count = match work.run(client).await {
+                Ok(report) => report.bytes as isize,
+                Err(failure) => -(Fault::from(failure).code() as isize),
+            };
+            moved.tell(count);
+            drop(told);
+        });
         Ok(())
     })
+}
+
+/// Where a count goes.
+struct Moved(*mut isize);
+
+// SAFETY: the header asks for a place that stays until the stream has come so far.
+unsafe impl Send for Moved {}
+
+impl Moved {
+    fn tell(self, count: isize) {
+        if !self.0.is_null() {
+            // SAFETY: as for `Send`; nobody else reads or writes it before.
+            unsafe { self.0.write(count) };
+        }
+    }
 }
 
 /// Makes a batch.
@@ -333,7 +360,7 @@ pub unsafe extern "C" fn kwFileBatchIOSubmit(
             let fh = unsafe { handle(request.fh) }?;
             client.get_or_insert(fh.connection.client()?);
             // SAFETY: as above.
-            let work = unsafe { fh.work(&request.batch, request.opcode, None) }?;
+            let (work, _) = unsafe { fh.work(&request.batch, request.opcode, None) }?;
             works.push((request.cookie as u64, work));
         }
         if let Some(client) = client {
@@ -408,7 +435,12 @@ pub extern "C" fn kwFileLastError() -> *const c_char {
 impl KwFileHandle {
     /// # Safety
     /// The memory is there, and stays until the work is done.
-    unsafe fn work(&self, io: &KwFileIo, opcode: i32, stream: Option<u64>) -> Result<Work, Fault> {
+    unsafe fn work(
+        &self,
+        io: &KwFileIo,
+        opcode: i32,
+        stream: Option<u64>,
+    ) -> Result<(Work, Option<Arc<Gpu>>), Fault> {
         let (Ok(offset), Ok(within)) =
             (u64::try_from(io.file_offset), isize::try_from(io.memory_offset))
         else {
@@ -423,10 +455,13 @@ impl KwFileHandle {
                 };
                 let length = io.size.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(0));
                 let range = Some(Fetch::range(offset.min(size), length as u64)?);
-                let fetch = Fetch { range, if_match: etag, stream, ..Fetch::default() };
                 // SAFETY: upheld by the caller.
                 let target = unsafe { target(memory, length) }?;
-                Ok(Work::Get(fetch, self.place.clone(), target))
+                let gpu = target.gpu().cloned();
+                // SAFETY: as above.
+                let turn = unsafe { turn(gpu.as_ref(), stream) }?;
+                let fetch = Fetch { range, if_match: etag, turn, ..Fetch::default() };
+                Ok((Work::Get(fetch, self.place.clone(), target), gpu))
             }
             WRITE if offset > 0 => {
                 Err(Fault::new(libc::ESPIPE, "an object is written whole, from offset 0"))
@@ -434,7 +469,11 @@ impl KwFileHandle {
             WRITE => {
                 // SAFETY: upheld by the caller.
                 let source = unsafe { source(memory, io.size) }?;
-                Ok(Work::Put(Store { stream, ..Store::default() }, self.place.clone(), source))
+                let gpu = source.gpu().cloned();
+                // SAFETY: as above.
+                let turn = unsafe { turn(gpu.as_ref(), stream) }?;
+                let store = Store { turn, ..Store::default() };
+                Ok((Work::Put(store, self.place.clone(), source), gpu))
             }
             _ => Err(Fault::invalid("no such operation")),
         }
@@ -447,27 +486,16 @@ impl KwFileHandle {
 
 /// # Safety
 /// As the header asks for.
-unsafe fn transfer(
-    fh: *mut KwFileHandle,
-    io: &KwFileIo,
-    opcode: i32,
-    stream: Option<u64>,
-) -> Result<u64, Fault> {
+unsafe fn transfer(fh: *const KwFileHandle, io: &KwFileIo, opcode: i32) -> Result<u64, Fault> {
     // SAFETY: upheld by the caller.
     let fh = unsafe { handle(fh) }?;
     let client = fh.connection.client()?;
     // SAFETY: as above.
-    let report = wait(match unsafe { fh.work(io, opcode, stream) }? {
-        Work::Get(fetch, place, target) => {
-            if target.is_empty() {
-                return Ok(0);
-            }
-            futures::future::Either::Left(fetch.into(client, place, target))
-        }
-        Work::Put(store, place, source) => {
-            futures::future::Either::Right(store.send(client, place, source))
-        }
-    })?;
+    let (work, _) = unsafe { fh.work(io, opcode, None) }?;
+    if matches!(&work, Work::Get(_, _, target) if target.is_empty()) {
+        return Ok(0);
+    }
+    let report = wait(work.run(client))?;
     if opcode == WRITE {
         *fh.found() = Some((report.bytes, report.etag));
     }

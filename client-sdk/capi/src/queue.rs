@@ -17,7 +17,7 @@ use crate::abi::{self, KeywayCompletion, KeywayError, KeywayRequest};
 use crate::border::{Fault, give, handle, read, small_call, take, zeroed};
 use crate::client::{KeywayClient, place, some};
 use crate::memory::{source, target};
-use crate::transfer::{answer, milliseconds, span};
+use crate::transfer::{answer, milliseconds, span, turn};
 
 /// Requests in one submission.
 const REQUESTS_MAX: usize = 1 << 24;
@@ -97,7 +97,7 @@ impl KeywayQueue {
 }
 
 impl Work {
-    async fn run(self, client: keyway_client::Client) -> Result<Report, Failure> {
+    pub(crate) async fn run(self, client: keyway_client::Client) -> Result<Report, Failure> {
         match self {
             Self::Get(fetch, place, target) => fetch.into(client, place, target).await,
             Self::Put(store, place, source) => store.send(client, place, source).await,
@@ -232,14 +232,18 @@ unsafe fn prepare(request: *const KeywayRequest) -> Result<(u64, Work), Fault> {
     let work = match request.operation {
         abi::GET => {
             let range = span(request.offset, request.length, request.bytes)?;
-            let fetch = Fetch { range, deadline, stream, ..Fetch::default() };
             // SAFETY: as above.
-            Work::Get(fetch, place, unsafe { target(request.memory, request.bytes) }?)
+            let target = unsafe { target(request.memory, request.bytes) }?;
+            // SAFETY: as above.
+            let turn = unsafe { turn(target.gpu(), stream) }?;
+            Work::Get(Fetch { range, deadline, turn, ..Fetch::default() }, place, target)
         }
         abi::PUT => {
-            let store = Store { deadline, stream, ..Store::default() };
             // SAFETY: as above.
-            Work::Put(store, place, unsafe { source(request.memory, request.bytes) }?)
+            let source = unsafe { source(request.memory, request.bytes) }?;
+            // SAFETY: as above.
+            let turn = unsafe { turn(source.gpu(), stream) }?;
+            Work::Put(Store { deadline, turn, ..Store::default() }, place, source)
         }
         _ => return Err(Fault::invalid("no such operation")),
     };

@@ -3,10 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
-use keyway_bindings::{Fetch, Report, Store};
-use keyway_client::Verified;
+use keyway_bindings::{Failure, Fetch, Report, Store, Turn};
+use keyway_client::{Gpu, StreamTurn, Verified};
 
 use crate::abi::{
     self, KeywayError, KeywayGetOptions, KeywayPutOptions, KeywayRange, KeywayResult,
@@ -28,9 +29,10 @@ pub unsafe extern "C" fn keyway_get(
 ) -> i64 {
     let work = || {
         // SAFETY: the header asks for it.
-        let (client, place, fetch, target) = unsafe {
-            (handle(client)?, place(url)?, fetch(options, bytes)?, target(memory, bytes)?)
-        };
+        let (client, place, target) =
+            unsafe { (handle(client)?, place(url)?, target(memory, bytes)?) };
+        // SAFETY: as above.
+        let fetch = unsafe { fetch(options, bytes, target.gpu()) }?;
         let report = wait(fetch.into(client.client()?, place, target))?;
         // SAFETY: as above.
         unsafe { write(result, &answer(&report)) };
@@ -53,7 +55,7 @@ pub unsafe extern "C" fn keyway_get_ranges(
 ) -> i64 {
     let work = || {
         // SAFETY: the header asks for it.
-        let (client, place, fetch) = unsafe { (handle(client)?, place(url)?, fetch(options, 0)?) };
+        let (client, place) = unsafe { (handle(client)?, place(url)?) };
         // SAFETY: as above.
         let ranges = unsafe { array(ranges, count) }?;
         let mut wanted = Vec::with_capacity(count);
@@ -62,6 +64,9 @@ pub unsafe extern "C" fn keyway_get_ranges(
             let target = unsafe { target(range.memory, range.bytes) }?;
             wanted.push((Fetch::range(range.offset, range.bytes as u64)?, target));
         }
+        let gpu = wanted.iter().find_map(|(_, target)| target.gpu()).cloned();
+        // SAFETY: as above.
+        let fetch = unsafe { fetch(options, 0, gpu.as_ref()) }?;
         let reports = wait(fetch.ranges(client.client()?, place, wanted))?;
         let Some(all) = Report::all(reports) else { return Ok(0) };
         // SAFETY: as above.
@@ -85,8 +90,10 @@ pub unsafe extern "C" fn keyway_put(
 ) -> i64 {
     let work = || {
         // SAFETY: the header asks for it.
-        let (client, place, store, source) =
-            unsafe { (handle(client)?, place(url)?, store(options)?, source(memory, bytes)?) };
+        let (client, place, source) =
+            unsafe { (handle(client)?, place(url)?, source(memory, bytes)?) };
+        // SAFETY: as above.
+        let store = unsafe { store(options, source.gpu()) }?;
         let report = wait(store.send(client.client()?, place, source))?;
         // SAFETY: as above.
         unsafe { write(result, &answer(&report)) };
@@ -111,7 +118,11 @@ pub(crate) unsafe fn array<'a, T>(from: *const T, count: usize) -> Result<&'a [T
 
 /// # Safety
 /// As the header asks for.
-unsafe fn fetch(options: *const KeywayGetOptions, bytes: usize) -> Result<Fetch, Fault> {
+unsafe fn fetch(
+    options: *const KeywayGetOptions,
+    bytes: usize,
+    gpu: Option<&Arc<Gpu>>,
+) -> Result<Fetch, Fault> {
     // SAFETY: upheld by the caller, for the structure and its texts.
     let options = unsafe { read(options) }?;
     Ok(Fetch {
@@ -123,7 +134,8 @@ unsafe fn fetch(options: *const KeywayGetOptions, bytes: usize) -> Result<Fetch,
         part_bytes: some(options.part_bytes),
         concurrency: some(options.concurrency as usize),
         deadline: milliseconds(options.timeout_ms),
-        stream: some(options.stream as u64),
+        // SAFETY: as above.
+        turn: unsafe { turn(gpu, some(options.stream as u64)) }?,
     })
 }
 
@@ -146,7 +158,7 @@ pub(crate) fn milliseconds(value: u32) -> Option<Duration> {
 
 /// # Safety
 /// As the header asks for.
-unsafe fn store(options: *const KeywayPutOptions) -> Result<Store, Fault> {
+unsafe fn store(options: *const KeywayPutOptions, gpu: Option<&Arc<Gpu>>) -> Result<Store, Fault> {
     // SAFETY: upheld by the caller, for the structure and its texts.
     let options = unsafe { read(options) }?;
     Ok(Store {
@@ -159,8 +171,23 @@ unsafe fn store(options: *const KeywayPutOptions) -> Result<Store, Fault> {
         part_bytes: some(options.part_bytes),
         concurrency: some(options.concurrency as usize),
         deadline: milliseconds(options.timeout_ms),
-        stream: some(options.stream as u64),
+        // SAFETY: as above.
+        turn: unsafe { turn(gpu, some(options.stream as u64)) }?,
     })
+}
+
+/// Takes the turn on a stream, of memory of a GPU.
+///
+/// # Safety
+/// The stream exists.
+pub(crate) unsafe fn turn(
+    gpu: Option<&Arc<Gpu>>,
+    stream: Option<u64>,
+) -> Result<Option<Turn>, Fault> {
+    let (Some(gpu), Some(stream)) = (gpu, stream) else { return Ok(None) };
+    // SAFETY: upheld by the caller.
+    let turn = unsafe { StreamTurn::take(gpu, stream) }.map_err(Failure::from)?;
+    Ok(Some(Turn::Whole(turn)))
 }
 
 /// A report as C has it.

@@ -170,8 +170,8 @@ impl Client {
         let (client, place) = (self.client()?, self.object(url)?);
         let part = Part::of(buffer, Access::Fill, stream)?;
         let keep = vec![Arc::clone(&part.storage)];
-        let fetch = Fetch { version, stream: part.stream, ..options.fetch()? };
         let mut target = part.target()?;
+        let fetch = Fetch { version, turn: part.turn()?, ..options.fetch()? };
         let Some(spans) = spans else {
             let work = fetch.into(client, place, target);
             return Ok(Operation::new(keep, work, report));
@@ -208,13 +208,19 @@ impl Client {
         let mut keep = Vec::with_capacity(wanted.len());
         let mut targets = Vec::with_capacity(wanted.len());
         let mut fetch = options.fetch()?;
-        fetch.stream = stream;
+        let mut last = None;
         for (offset, buffer) in wanted {
             let part = Part::of(&buffer, Access::Fill, stream)?;
-            fetch.stream = fetch.stream.or(part.stream);
             let range = Fetch::range(offset, part.len() as u64).map_err(raise)?;
             targets.push((range, part.target()?));
-            keep.push(part.storage);
+            keep.push(Arc::clone(&part.storage));
+            if part.stream.is_some() {
+                last = Some(part);
+            }
+        }
+        // One turn for all: the producers have made the one stream wait for theirs.
+        if let Some(part) = last {
+            fetch.turn = part.turn()?;
         }
         let work = fetch.ranges(client, place, targets);
         Ok(Operation::new(keep, work, |py, reports| {
@@ -258,7 +264,7 @@ impl Client {
             content_type: kept.content_type,
             metadata: kept.metadata.into_iter().flatten().collect(),
             if_absent: kept.if_absent,
-            stream: part.stream,
+            turn: part.turn()?,
             ..options.store()?
         };
         let work = store.send(client, place, part.source()?);

@@ -21,8 +21,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use keyway_bindings::{Memory, Source, Target};
-use keyway_client::{DeviceBuffer, HostBuffer};
+use keyway_bindings::{Memory, Source, Target, Turn};
+use keyway_client::{DeviceBuffer, HostBuffer, StreamTurn};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -57,6 +57,8 @@ pub(crate) struct Part {
     pub(crate) range: Range<usize>,
     /// The CUDA stream on which the memory becomes what it is.
     pub(crate) stream: Option<u64>,
+    /// Whether the caller named it: then it waits for the transfer's end.
+    pub(crate) is_callers: bool,
 }
 
 impl Storage {
@@ -64,7 +66,7 @@ impl Storage {
     pub(crate) fn own(mut memory: Memory) -> PyResult<Self> {
         let bytes = memory.len();
         let address = memory.address().map_err(raise)?;
-        let gpu = memory.gpu();
+        let gpu = memory.gpu().map(|gpu| gpu.ordinal());
         Ok(Self { memory: Mutex::new(memory), address, bytes, gpu, is_readonly: false })
     }
 
@@ -113,7 +115,7 @@ impl Storage {
 impl Part {
     pub(crate) fn whole(storage: Arc<Storage>) -> Self {
         let range = 0..storage.bytes;
-        Self { storage, range, stream: None }
+        Self { storage, range, stream: None, is_callers: false }
     }
 
     /// The memory that an object shows.
@@ -122,7 +124,8 @@ impl Part {
         access: Access,
         stream: Option<u64>,
     ) -> PyResult<Self> {
-        let part = Self::found(object, stream)?;
+        let mut part = Self::found(object, stream)?;
+        part.is_callers = stream.is_some();
         if access == Access::Fill && part.storage.is_readonly {
             let message = format!("{} is read-only", kind(object));
             return Err(PyBufferError::new_err(message));
@@ -149,6 +152,16 @@ impl Part {
             }
             shown => shown,
         }
+    }
+
+    /// Takes the transfer's turn on the stream, where there is one.
+    pub(crate) fn turn(&self) -> PyResult<Option<Turn>> {
+        let gpu = self.storage.memory().gpu().map(Arc::clone);
+        let (Some(gpu), Some(stream)) = (gpu, self.stream) else { return Ok(None) };
+        // SAFETY: the caller, or the memory's owner, says that this is a stream.
+        let turn = unsafe { StreamTurn::take(&gpu, stream) };
+        let turn = turn.map_err(|error| raise(error.into()))?;
+        Ok(Some(if self.is_callers { Turn::Whole(turn) } else { Turn::After(turn) }))
     }
 
     pub(crate) fn len(&self) -> usize {
