@@ -227,8 +227,11 @@ fn no_function_is_left_out() {
     let mut declared: Vec<&str> = declarations().iter().map(|(name, _)| *name).collect();
     declared.sort_unstable();
     let mut defined = Vec::new();
-    for entry in std::fs::read_dir(crate_dir.join("src")).expect("sources") {
-        let text = std::fs::read_to_string(entry.expect("a file").path()).expect("text");
+    let folders = ["src", "src/cufile"].map(|folder| crate_dir.join(folder));
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("sources"));
+    let files = entries.map(|entry| entry.expect("a file").path()).filter(|path| path.is_file());
+    for file in files {
+        let text = std::fs::read_to_string(file).expect("text");
         for (at, _) in text.match_indices("#[unsafe(no_mangle)]\n") {
             let rest = &text[at..];
             let name = rest.split(" fn ").nth(1).and_then(|rest| rest.split('(').next());
