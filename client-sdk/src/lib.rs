@@ -55,7 +55,7 @@ pub use builder::{Addressing, ClientBuilder, ConfigError, PathPolicy, Tls};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{ClientError, Malformed, RetryClass, ServiceError};
 pub use http::Client;
-pub use keyway_fabric::gpu::{Gpu, GpuError, GpuUuid};
+pub use keyway_fabric::gpu::{Gpu, GpuError, GpuUuid, StreamTurn};
 pub use keyway_fabric::memory::{
     DeviceBuffer, DeviceSlice, DeviceSliceMut, HostBuffer, HostSlice, HostSliceMut, LendError,
     MemoryError,
