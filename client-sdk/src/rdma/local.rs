@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use ::http::Method;
-use keyway_fabric::ipc::{ClientLink, Export, SharedRegion, host_id};
+use keyway_fabric::ipc::{ClientLink, Export, IpcError, SharedRegion, host_id};
 use keyway_fabric::memory::BufferLife;
 use keyway_proto::{Door, LocalSessionOffer, LocalSessionRequest};
 use parking_lot::Mutex;
@@ -49,7 +49,12 @@ impl Regions {
             return Ok(known);
         }
         // Two transfers of a new buffer may both share it: one of them is swept with it.
-        let region = Arc::new(self.link.share(export).await.map_err(RdmaError::Sharing)?);
+        let shared = match self.link.share(export.clone()).await {
+            // What was freed may still be mapped, and its addresses are in use again.
+            Err(IpcError::Refused(_)) if self.sweep() > 0 => self.link.share(export).await,
+            shared => shared,
+        };
+        let region = Arc::new(shared.map_err(RdmaError::Sharing)?);
         let mut kept = self.kept.lock();
         let oldest = (kept.len() >= KEPT_MAX).then(|| kept.remove(0));
         kept.push(Kept { region: Arc::clone(&region), life: target.life() });
@@ -65,13 +70,14 @@ impl Regions {
 
     /// Has the node let go of what is no more. Of a GPU's allocation the driver tells: buffers
     /// over it come and go while it stays.
-    fn sweep(&self) {
+    /// Tells how many they were. The node hears of them before it is asked for anything else.
+    fn sweep(&self) -> usize {
         let is_over = |kept: &mut Kept| match kept.region.is_current() {
             Some(is_current) => !is_current,
             None => kept.life.is_over(),
         };
         let over: Vec<_> = self.kept.lock().extract_if(.., |kept| is_over(kept)).collect();
-        drop(over);
+        over.len()
     }
 }
 

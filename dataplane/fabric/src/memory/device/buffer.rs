@@ -36,6 +36,14 @@ struct Allocation {
     address: u64,
 }
 
+/// Allocations of ours are whole granules: the driver packs smaller ones into a block that they
+/// share, and another process can map a block only once, and whole.
+const GRANULE_BYTES: usize = 2 << 20;
+
+fn granules(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of(GRANULE_BYTES).unwrap_or(bytes)
+}
+
 impl DeviceBuffer {
     /// Allocates memory on a GPU. Its content is what was there.
     ///
@@ -47,7 +55,7 @@ impl DeviceBuffer {
             let _current = gpu.enter()?;
             // SAFETY: the context is current; the function writes an address, which
             // `Allocation` frees.
-            unsafe { gpu.cuda().mem_alloc(&raw mut address, bytes) }?;
+            unsafe { gpu.cuda().mem_alloc(&raw mut address, granules(bytes)) }?;
         }
         let backing = Arc::new(Allocation { gpu: Arc::clone(gpu), address });
         Ok(Self::over(Arc::clone(gpu), address, bytes, backing))
