@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::unit::{BLOCK_BYTES, CHUNK_BYTES_MAX, KIB, MIB};
-use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
+use keyway_proto::{ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec};
 
-use super::{BlobStore, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError, block_span};
+use super::{
+    BlobStore, Frame, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError, block_span,
+};
 
 /// Lengths around every boundary that a layout could have.
 const LENGTHS: [u64; 14] = [
@@ -78,19 +80,37 @@ pub async fn put(
     Ok(chunk)
 }
 
-/// Reads a range of a pinned chunk, piece by piece.
+/// Reads a range of a pinned chunk: what is in memory from there, the rest piece by piece.
 pub async fn read(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = Vec::with_capacity(range.length() as usize);
+    let frames = frames(pin, range).await?;
+    Ok(frames.iter().flat_map(|frame| frame.iter().copied()).collect())
+}
+
+/// The same, as it comes. Sums that the store knows must be those of the bytes.
+pub async fn frames(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<Frame>, StoreError> {
+    let mut frames: Vec<Frame> = Vec::new();
     let mut at = range.offset();
     while at < range.end() {
+        let rest = ByteRange::new(at, range.end() - at).unwrap();
+        if let Some(frame) = pin.held(rest) {
+            at += frame.len() as u64;
+            frames.push(frame);
+            continue;
+        }
         let end = (at / MIB + 1).saturating_mul(MIB).min(range.end());
         let mut piece = pin.read(ByteRange::new(at, end - at).unwrap(), None).await?;
         while let Some(frame) = piece.next_frame() {
-            bytes.extend_from_slice(&frame?);
+            frames.push(frame?);
         }
         at = end;
     }
-    Ok(bytes)
+    assert_eq!(at, range.end(), "frames do not reach past the range");
+    for frame in &frames {
+        assert!(!frame.is_empty());
+        let hashed = Checksum::of(ChecksumKind::Crc64Nvme, frame);
+        assert!(frame.crc64nvme().is_none_or(|known| known == hashed));
+    }
+    Ok(frames)
 }
 
 /// Checks that a chunk is here and whole.
