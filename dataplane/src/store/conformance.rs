@@ -80,37 +80,45 @@ pub async fn put(
     Ok(chunk)
 }
 
-/// Reads a range of a pinned chunk: what is in memory from there, the rest piece by piece.
+/// Reads a range of a pinned chunk.
 pub async fn read(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<u8>, StoreError> {
-    let frames = frames(pin, range).await?;
-    Ok(frames.iter().flat_map(|frame| frame.iter().copied()).collect())
+    let mut bytes = Vec::with_capacity(range.length() as usize);
+    // Copied as it comes: frames hold buffers, and there are few.
+    read_frames(pin, range, |frame| bytes.extend_from_slice(&frame)).await?;
+    Ok(bytes)
 }
 
-/// The same, as it comes. Sums that the store knows must be those of the bytes.
-pub async fn frames(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<Frame>, StoreError> {
-    let mut frames: Vec<Frame> = Vec::new();
+/// The same a frame at a time: what is in memory from there, the rest piece by piece. Sums that
+/// the store knows must be those of the bytes.
+pub async fn read_frames(
+    pin: &dyn PinnedChunk,
+    range: ByteRange,
+    mut take: impl FnMut(Frame),
+) -> Result<(), StoreError> {
     let mut at = range.offset();
+    let mut check = |frame: Frame| {
+        assert!(!frame.is_empty());
+        let hashed = || Checksum::of(ChecksumKind::Crc64Nvme, &frame);
+        assert!(frame.crc64nvme().is_none_or(|known| known == hashed()));
+        let bytes = frame.len() as u64;
+        take(frame);
+        bytes
+    };
     while at < range.end() {
         let rest = ByteRange::new(at, range.end() - at).unwrap();
         if let Some(frame) = pin.held(rest) {
-            at += frame.len() as u64;
-            frames.push(frame);
+            at += check(frame);
             continue;
         }
         let end = (at / MIB + 1).saturating_mul(MIB).min(range.end());
         let mut piece = pin.read(ByteRange::new(at, end - at).unwrap(), None).await?;
         while let Some(frame) = piece.next_frame() {
-            frames.push(frame?);
+            at += check(frame?);
         }
-        at = end;
+        assert_eq!(at, end, "a piece is as long as asked for");
     }
     assert_eq!(at, range.end(), "frames do not reach past the range");
-    for frame in &frames {
-        assert!(!frame.is_empty());
-        let hashed = Checksum::of(ChecksumKind::Crc64Nvme, frame);
-        assert!(frame.crc64nvme().is_none_or(|known| known == hashed));
-    }
-    Ok(frames)
+    Ok(())
 }
 
 /// Checks that a chunk is here and whole.

@@ -13,9 +13,9 @@ use keyway_proto::unit::{CHUNK_BYTES_MAX, MIB};
 use keyway_proto::{ChunkId, ChunkSpec};
 use parking_lot::Mutex;
 
+use super::TierStats;
 use super::entry::Entry;
 use super::queues::{Queued, Queues, Standing};
-use super::TierStats;
 
 const SHARDS: usize = 64;
 

@@ -87,9 +87,9 @@ impl<T: Queued> Queues<T> {
         // Those of the small queue that stay there: when it is full of them, main's turn comes.
         let mut pinned = 0;
         for _ in 0..STEPS_MAX.min(4 * (self.small.nodes.len() + self.main.nodes.len())) {
-            let too_much = self.small.bytes > self.small_bytes_max;
-            let from_small =
-                self.main.nodes.is_empty() || too_much && pinned < self.small.nodes.len();
+            let small_has_more = pinned < self.small.nodes.len();
+            let is_full = self.small.bytes >= self.small_bytes_max;
+            let from_small = self.main.nodes.is_empty() || is_full && small_has_more;
             let node = if from_small { self.small.pop() } else { self.main.pop() }?;
             if node.item.is_gone() {
                 self.gone = self.gone.saturating_sub(1);
