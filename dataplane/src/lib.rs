@@ -20,8 +20,8 @@ pub use direct::{
 };
 pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeMemory, NodeStats, OpenError};
 pub use node::{
-    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, Prefetched, SealingKey, SessionError,
+    StorageNode, TransferError, Transferred,
 };
 pub use store::tier::{TierAdmit, TierConfig, TierPages, TierStats, TierVerify};
 pub use store::{AccessMode, StoreConfig, StoreUsage};

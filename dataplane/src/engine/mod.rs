@@ -14,15 +14,15 @@ use keyway_fabric::memory::{Arena, LeasePool, PoolStats};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
     ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::direct::{Direct, DirectStats, Needs, execute};
 use crate::node::{
-    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, Prefetched, SealingKey, SessionError,
+    StorageNode, TransferError, Transferred,
 };
 use crate::store::tier::{MemoryTier, TierStats};
 use crate::store::{BlobStore, StoreUsage};
@@ -184,6 +184,18 @@ impl StorageNode for LocalNode {
         limit: usize,
     ) -> Result<Vec<ChunkInfo>, TransferError> {
         Ok(self.store.chunks(after, limit))
+    }
+
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError> {
+        let _turn = self.admission.admit(tenant).await?;
+        match &self.tier {
+            Some(tier) => Ok(tier.load(chunks).await),
+            None => Ok(Prefetched { missed: chunks.len() as u64, ..Prefetched::default() }),
+        }
     }
 
     async fn status(&self) -> Result<NodeStatus, TransferError> {

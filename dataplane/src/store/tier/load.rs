@@ -8,25 +8,15 @@ use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 
 use super::Shared;
 use super::index::Reason;
+use crate::node::Prefetched;
 use crate::store::{PIECE_BYTES_MAX, PinnedChunk, SINGLE_PIECE_BYTES_MAX};
 
 /// Reads under way for one prefetch: enough for a drive, few beside the transfers'.
 const READS_IN_FLIGHT: usize = 8;
 
-/// What a prefetch came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// Chunks that are here, whole.
-    pub chunks: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Chunks that are not stored on this node, found no room, or could not be read.
-    pub missed: u64,
-}
-
-pub(super) async fn load(shared: &Arc<Shared>, chunks: &[ChunkId]) -> Loaded {
+pub(super) async fn load(shared: &Arc<Shared>, chunks: &[ChunkId]) -> Prefetched {
     let each = stream::iter(chunks.to_vec()).map(|chunk| load_chunk(Arc::clone(shared), chunk));
-    let add = |mut loaded: Loaded, bytes: Option<u64>| {
+    let add = |mut loaded: Prefetched, bytes: Option<u64>| {
         match bytes {
             Some(bytes) => {
                 loaded.chunks += 1;
@@ -36,7 +26,7 @@ pub(super) async fn load(shared: &Arc<Shared>, chunks: &[ChunkId]) -> Loaded {
         }
         futures::future::ready(loaded)
     };
-    each.buffer_unordered(READS_IN_FLIGHT).fold(Loaded::default(), add).await
+    each.buffer_unordered(READS_IN_FLIGHT).fold(Prefetched::default(), add).await
 }
 
 /// The chunk's bytes, if all of them are here in the end. Reads one piece at a time, so that it

@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{BlobStore, ChunkWriter, PinnedChunk, StoreError, StoreUsage};
+use crate::node::Prefetched;
 
 mod config;
 mod entry;
@@ -53,7 +54,6 @@ use self::write::Writer;
 
 pub use config::{TierAdmit, TierConfig, TierPages, TierVerify};
 pub(crate) use entry::KnownSums;
-pub use load::Loaded;
 
 /// A store with hot chunks in memory.
 pub struct MemoryTier {
@@ -141,7 +141,7 @@ impl MemoryTier {
 
     /// Brings chunks in, whole, and tells what is here when that has ended. They stay as
     /// chunks do that were used often.
-    pub async fn load(&self, chunks: &[ChunkId]) -> Loaded {
+    pub async fn load(&self, chunks: &[ChunkId]) -> Prefetched {
         load::load(&self.shared, chunks).await
     }
 }
