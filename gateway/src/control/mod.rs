@@ -28,6 +28,14 @@ use crate::node::Nodes;
 
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
+/// The paths of all of them, as the server's router writes them.
+pub const ROUTES: [&str; 5] = [
+    "/_keyway/v1/rails",
+    "/_keyway/v1/sessions",
+    "/_keyway/v1/sessions/{id}",
+    "/_keyway/v1/local-sessions",
+    "/_keyway/v1/prefetch",
+];
 /// Largest document in a request, in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
@@ -257,6 +265,31 @@ pub fn ok(document: &impl Serialize) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the router lets through has a call, and every call has its path there.
+    #[test]
+    fn routes_are_calls() {
+        let mut calls = Vec::new();
+        for route in ROUTES {
+            let path = route.replace("{id}", "00000001000000ab");
+            let methods = [Method::GET, Method::POST, Method::DELETE];
+            let found = methods.iter().filter_map(|method| Call::of(method, &path).ok());
+            let found: Vec<_> = found.collect();
+            assert_eq!(found.len(), 1, "{route}");
+            calls.extend(found);
+        }
+        for (at, call) in calls.iter().enumerate() {
+            assert!(!calls[..at].contains(call));
+            match call {
+                Call::ListRails
+                | Call::OpenSession
+                | Call::OpenLocalSession
+                | Call::CloseSession(_)
+                | Call::Prefetch => {}
+            }
+        }
+        assert_eq!(calls.len(), 5, "one for each call above");
+    }
 
     #[test]
     fn paths_and_methods_make_calls() {
