@@ -11,8 +11,9 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use keyway_dataplane::node::BodyError;
 use keyway_dataplane::{
-    Body, Delivery, LocalNode, NodeStatus, Prefetched, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    AccessMode, Body, Delivery, EngineConfig, IpcConfig, LocalNode, NodeStatus, Prefetched,
+    RdmaConfig, SealingKey, SessionError, StorageNode, TierAdmit, TierConfig, TransferError,
+    Transferred,
 };
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
@@ -123,6 +124,35 @@ async fn bytes_go_there_and_come_back() {
         let gone = read(&remote, get_plan(&plan)).await;
         assert!(matches!(gone, Err(TransferError::NoSuchChunk(id)) if id == ids[0]), "{gone:?}");
     }
+}
+
+/// More chunks than one message names come into the node's memory, and what is not there is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefetch_arrives_whole() {
+    let pki = Pki::new();
+    let tier =
+        TierConfig { size_bytes: 16 << 20, admit: TierAdmit::OnPrefetch, ..TierConfig::default() };
+    let rdma = RdmaConfig { mode: AccessMode::Off, ..RdmaConfig::default() };
+    let ipc = IpcConfig { mode: AccessMode::Off, ..IpcConfig::default() };
+    let engine = EngineConfig::default();
+    let node = LocalNode::open_in_memory(ID, 256 << 20, 16 << 20, tier, &engine, rdma, &ipc);
+    let node = node.await.unwrap();
+    let served = Served::start(&pki, node, "127.0.0.1:0").await;
+    let remote = remote(&pki, served.address);
+    let mut ids = vec![ChunkId::generate()];
+    for length in (1..=100).map(|number| number * 1000) {
+        let plan = put_plan(length as u64);
+        remote.put(plan.clone(), body(&bytes(length), 1 << 20)).await.unwrap();
+        ids.extend(plan.chunks.iter().map(|chunk| chunk.id));
+    }
+    let bytes = 1000 * 100 * 101 / 2;
+    let prefetched = remote.prefetch(TenantId::ROOT, &ids).await.unwrap();
+    assert_eq!(prefetched, Prefetched { chunks: 100, bytes, missed: 1 });
+    assert_eq!(served.node.stats().tier.filled_bytes, bytes);
+    // A node without a tier takes the call, and brings in nothing.
+    let bare = self::served(&pki).await;
+    let none = self::remote(&pki, bare.address).prefetch(TenantId::ROOT, &ids[..1]).await;
+    assert_eq!(none.unwrap(), Prefetched { missed: 1, ..Prefetched::default() });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,8 @@
 //! Prefetching through the signed control endpoint, over a node with a memory tier.
 
-use std::sync::Arc;
-
-use keyway_dataplane::store::memory::MemoryStore;
-use keyway_dataplane::store::tier::MemoryTier;
-use keyway_dataplane::{EngineConfig, LocalNode, TierAdmit, TierConfig};
-use keyway_fabric::memory::LeasePool;
+use keyway_dataplane::{
+    AccessMode, EngineConfig, IpcConfig, LocalNode, RdmaConfig, TierAdmit, TierConfig,
+};
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 use keyway_proto::{NodeId, PrefetchPosition, PrefetchReply};
@@ -15,12 +12,14 @@ use crate::fixture::Server;
 const PREFETCH: &str = "/_keyway/v1/prefetch";
 
 async fn server() -> Server {
-    let pool = LeasePool::new(32 << 20).unwrap();
-    let store = Arc::new(MemoryStore::new(256 * MIB));
     let config =
         TierConfig { size_bytes: 64 * MIB, admit: TierAdmit::OnPrefetch, ..TierConfig::default() };
-    let tier = Arc::new(MemoryTier::over(store, pool.clone(), config).unwrap());
-    let node = LocalNode::over_tier(NodeId(1), tier, pool, &EngineConfig::default());
+    let rdma = RdmaConfig { mode: AccessMode::Off, ..RdmaConfig::default() };
+    let ipc = IpcConfig { mode: AccessMode::Off, ..IpcConfig::default() };
+    let engine = EngineConfig::default();
+    let id = NodeId(1);
+    let node = LocalNode::open_in_memory(id, 256 * MIB, 32 << 20, config, &engine, rdma, &ipc);
+    let node = node.await.unwrap();
     let server = Server::over(S3Config::default(), node.clone(), node).await;
     server.put("/bucket").send().await.expect(200);
     for (key, length) in [("a/1", 20 << 20), ("a/2", 5), ("a/empty", 0), ("b", 3 << 20)] {
@@ -78,7 +77,7 @@ async fn refusals_have_their_codes() {
         (r#"{"bucket":"bucket","keys":[],"prefix":""}"#, 400, "InvalidArgument"),
         (r#"{"bucket":"other","prefix":""}"#, 404, "NoSuchBucket"),
         (r#"{"bucket":"B","prefix":""}"#, 400, "InvalidBucketName"),
-        (r#"{"bucket":"bucket","keys":[""]}"#, 400, "InvalidArgument"),
+        (r#"{"bucket":"bucket","keys":[""]}"#, 400, "InvalidURI"),
         (
             r#"{"bucket":"bucket","prefix":"a","from":{"key":"b","chunk":0}}"#,
             400,

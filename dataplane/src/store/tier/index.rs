@@ -17,7 +17,7 @@ use super::TierStats;
 use super::entry::Entry;
 use super::queues::{Queued, Queues, Standing};
 
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 
 /// Chunks thrown out for one that comes in, at most.
 const EVICTIONS_MAX: usize = 64;
@@ -136,14 +136,13 @@ impl Index {
         true
     }
 
-    /// Ids of all chunks that are here.
-    pub(super) fn ids(&self) -> Vec<ChunkId> {
-        let of_shard = |shard: &Shard| -> Vec<ChunkId> { shard.lock().keys().copied().collect() };
-        self.shards.iter().flat_map(of_shard).collect()
+    /// Ids of the chunks that are here, a part at a time: there may be millions.
+    pub(super) fn ids(&self, shard: usize) -> Vec<ChunkId> {
+        self.shards[shard].lock().keys().copied().collect()
     }
 
     pub(super) fn clear(&self) {
-        for id in self.ids() {
+        for id in (0..SHARDS).flat_map(|shard| self.ids(shard)) {
             self.remove(id);
         }
     }

@@ -49,8 +49,10 @@ async fn load_chunk(shared: Arc<Shared>, id: ChunkId) -> Option<u64> {
         // Without room there is no use in reading on.
         shared.index.find(id)?;
     }
-    let whole = shared.index.find(id)?.has_all(ByteRange::whole(chunk.length));
-    whole.then_some(chunk.length)
+    let entry = shared.index.find(id)?;
+    // One that was here before, too, is wanted for longer.
+    entry.touch();
+    entry.has_all(ByteRange::whole(chunk.length)).then_some(chunk.length)
 }
 
 /// Small pieces while buffers are scarce: transfers come first.

@@ -11,6 +11,7 @@ use keyway_proto::unit::MIB;
 use keyway_proto::{ByteRange, ChunkId};
 
 use super::Shared;
+use super::index::SHARDS;
 
 /// Bytes compared in a row.
 const STEP_BYTES: u64 = MIB;
@@ -19,9 +20,11 @@ const STEP_BYTES: u64 = MIB;
 const REST: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(tier: Weak<Shared>, bytes_per_second: u64) {
-    loop {
-        tokio::time::sleep(REST).await;
-        let Some(ids) = tier.upgrade().map(|tier| tier.index.ids()) else { return };
+    for shard in (0..SHARDS).cycle() {
+        if shard == 0 {
+            tokio::time::sleep(REST).await;
+        }
+        let Some(ids) = tier.upgrade().map(|tier| tier.index.ids(shard)) else { return };
         for id in ids {
             let mut offset = 0;
             loop {
