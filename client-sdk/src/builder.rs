@@ -253,7 +253,12 @@ impl ClientBuilder {
         let endpoint = Endpoint::parse(&endpoint, self.addressing)?;
         match self.path {
             PathPolicy::Auto
-            | PathPolicy::Require(TransferPath::Http | TransferPath::VerbsHost) => {}
+            | PathPolicy::Require(
+                TransferPath::Http
+                | TransferPath::VerbsHost
+                | TransferPath::IpcHost
+                | TransferPath::IpcGpu,
+            ) => {}
             PathPolicy::Require(path) => return Err(ConfigError::PathUnavailable(path)),
         }
         let part = self.defaults.put_part_bytes;

@@ -35,7 +35,7 @@ impl Default for RdmaConfig {
             devices: None,
             windows: 32,
             min_bytes: 4 << 10,
-            strength_min: KeyStrength::Registration,
+            strength_min: KeyStrength::Ipc,
             answer_timeout: Duration::from_secs(75),
             pause: Duration::from_secs(30),
         }

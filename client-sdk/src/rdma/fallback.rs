@@ -52,11 +52,17 @@ pub enum Fallback {
     /// One window does not hold so many bytes.
     #[error("more bytes than one window holds")]
     TooLarge,
+    /// No node of this host takes local clients.
+    #[error("no node of this host takes local clients")]
+    NoDoor,
+    /// The memory is of a kind that no other process can map.
+    #[error("the memory cannot be shared with another process")]
+    NotShared,
 }
 
 impl Fallback {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::NoLibrary,
         Self::NoDevice,
         Self::NoPort,
@@ -72,6 +78,8 @@ impl Fallback {
         Self::Ignored,
         Self::Failed,
         Self::TooLarge,
+        Self::NoDoor,
+        Self::NotShared,
     ];
 }
 
@@ -180,7 +188,7 @@ mod tests {
         fallbacks.add(Fallback::Paused);
         let twice = |(reason, count)| (count == 2) == (reason == Fallback::Paused);
         assert!(fallbacks.iter().all(twice));
-        assert_eq!(fallbacks.total(), 16);
+        assert_eq!(fallbacks.total(), Fallback::ALL.len() as u32 + 1);
         assert_eq!(counters.stats().fallbacks.len(), Fallback::ALL.len());
         let mut both = fallbacks;
         both.merge(&fallbacks);

@@ -7,7 +7,8 @@
 //! | the service's rails, and which port reaches which | [`rails`], [`pairing`] |
 //! | a session: two queue pairs, connected | [`session`] |
 //! | buffers registered with an adapter | [`registrations`] |
-//! | memory that is lent | [`target`] |
+//! | the same with a node of this host, and what it has mapped | [`local`] |
+//! | memory that is lent | [`target`], [`armed`] |
 //! | one transfer under one key | [`transaction`] |
 //! | what an answer says of the key and the bytes | [`reply`] |
 //! | why bytes went over HTTP after all | [`fallback`] |
@@ -16,8 +17,10 @@
 //! asked of the service. **The rule**: memory returns to its owner when its key is dead, on
 //! every way out.
 
+mod armed;
 mod config;
 mod fallback;
+mod local;
 mod pairing;
 mod ports;
 mod rails;
@@ -40,7 +43,7 @@ use crate::error::ClientError;
 use crate::http::{Client, Wire};
 use fallback::Counters;
 use ports::LocalPort;
-use rails::{Opening, Rails};
+use rails::{Opening, Rails, Told, Way};
 
 pub use config::RdmaConfig;
 pub use fallback::{Fallback, Fallbacks, RdmaStats};
@@ -81,11 +84,12 @@ impl Client {
         let rails = rdma.rails().await?;
         let mut reports = Vec::new();
         for slot in rails.slots() {
+            let Way::Rail(port, rail) = &slot.way else { continue };
             let session = slot.session(&rdma.opening()).await;
             reports.push(RailReport {
-                port: slot.port.name(),
-                node: slot.rail.node,
-                rail: slot.rail.name.clone(),
+                port: port.name(),
+                node: rail.node,
+                rail: rail.name.clone(),
                 strength: session.map(|session| session.strength),
             });
         }
@@ -112,6 +116,25 @@ pub(crate) struct Rdma {
 struct Listed {
     at: Instant,
     rails: Result<Arc<Rails>, Fallback>,
+    doors: Result<Arc<Rails>, Fallback>,
+}
+
+/// What may be done with the memory of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    registrable: bool,
+    shareable: bool,
+}
+
+impl Reach {
+    pub(crate) fn of<M: Target>(memory: &M) -> Self {
+        Self { registrable: M::IS_REGISTRABLE, shareable: memory.is_shareable() }
+    }
+
+    /// Of memory of the client's own.
+    pub(crate) fn of_own(shared: bool) -> Self {
+        Self { registrable: true, shareable: shared }
+    }
 }
 
 impl Rdma {
@@ -138,7 +161,11 @@ impl Rdma {
 
     /// Whether there is a rail to try.
     pub(crate) async fn is_there(&self) -> bool {
-        self.policy != PathPolicy::Require(TransferPath::Http) && self.rails().await.is_ok()
+        match self.policy {
+            PathPolicy::Require(TransferPath::Http) => false,
+            PathPolicy::Require(TransferPath::IpcHost | TransferPath::IpcGpu) => true,
+            _ => self.rails().await.is_ok(),
+        }
     }
 
     /// Whether HTTP is no way out.
@@ -146,7 +173,8 @@ impl Rdma {
         !matches!(self.policy, PathPolicy::Auto | PathPolicy::Require(TransferPath::Http))
     }
 
-    /// Leave for a transfer of so many bytes, with this node or any. Waits for a free window.
+    /// Leave for a transfer of so many bytes, with this node or any: through a door of this
+    /// host where the memory can be shared, else over an adapter. Waits for a free window.
     ///
     /// # Errors
     /// Why it has to go over HTTP.
@@ -154,17 +182,49 @@ impl Rdma {
         &self,
         node: Option<NodeId>,
         bytes: u64,
+        reach: Reach,
     ) -> Result<Ticket, Fallback> {
         if bytes > WINDOW_BYTES_MAX {
             return Err(Fallback::TooLarge);
         }
+        let (local, verbs) = match self.policy {
+            PathPolicy::Auto => (reach.shareable, reach.registrable || !reach.shareable),
+            PathPolicy::Require(TransferPath::IpcHost | TransferPath::IpcGpu) => (true, false),
+            PathPolicy::Require(_) => (false, true),
+        };
+        let mut why = Fallback::NotShared;
+        if local && reach.shareable {
+            let weak = self.config.strength_min > KeyStrength::Ipc;
+            let doors = if weak { Err(Fallback::TooWeak) } else { self.doors().await };
+            let ticket = match doors {
+                Ok(doors) => doors.ticket(node, self.is_required(), &self.opening()).await,
+                Err(why) => Err(why),
+            };
+            match ticket {
+                Ok(ticket) => return Ok(ticket),
+                Err(reason) => why = reason,
+            }
+        }
+        if !verbs {
+            return Err(why);
+        }
         let rails = self.rails().await?;
+        if !reach.registrable {
+            return Err(Fallback::Registration);
+        }
         rails.ticket(node, self.is_required(), &self.opening()).await
     }
 
     /// Whether a node is reached.
     pub(crate) async fn reaches(&self, node: NodeId) -> bool {
-        self.rails().await.is_ok_and(|rails| rails.reaches(node))
+        let through =
+            |ways: Result<Arc<Rails>, Fallback>| ways.is_ok_and(|ways| ways.reaches(node));
+        through(self.rails().await) || through(self.known_doors().await)
+    }
+
+    /// Whether memory of the client's own has to be of the kind that can be shared.
+    pub(crate) fn shares(&self) -> bool {
+        matches!(self.policy, PathPolicy::Require(TransferPath::IpcHost))
     }
 
     /// Goes on over HTTP, where that is allowed.
@@ -177,7 +237,11 @@ impl Rdma {
         fallbacks: &mut Fallbacks,
     ) -> Result<(), ClientError> {
         if self.is_required() {
-            return Err(reason.into());
+            let path = match self.policy {
+                PathPolicy::Require(path) => path,
+                PathPolicy::Auto => TransferPath::Http,
+            };
+            return Err(ClientError::PathUnavailable { path, reason });
         }
         tracing::debug!(%reason, "over HTTP");
         self.counters.fell_back(reason);
@@ -211,8 +275,12 @@ impl Rdma {
 
     /// Why another attempt by RDMA is not worth it, where that is certain.
     pub(crate) fn hopeless(error: &ClientError) -> Option<Fallback> {
-        let unregistered = matches!(error, ClientError::Rdma(RdmaError::Registration(_)));
-        unregistered.then_some(Fallback::Registration)
+        match error {
+            ClientError::Rdma(RdmaError::Registration(_)) => Some(Fallback::Registration),
+            ClientError::Rdma(RdmaError::Sharing(_)) => Some(Fallback::NotShared),
+            ClientError::Rdma(RdmaError::NotShared(reason)) => Some(*reason),
+            _ => None,
+        }
     }
 
     /// How long an answer may take.
@@ -230,17 +298,43 @@ impl Rdma {
 
     /// The rails; asked for with the first transfer, and again when there were none a while ago.
     async fn rails(&self) -> Result<Arc<Rails>, Fallback> {
+        // Where there is no adapter, nothing is asked of the service.
+        self.ports().await?;
+        self.list(|listed| &listed.rails).await
+    }
+
+    async fn doors(&self) -> Result<Arc<Rails>, Fallback> {
+        self.list(|listed| &listed.doors).await
+    }
+
+    /// The doors, as far as they were asked for.
+    async fn known_doors(&self) -> Result<Arc<Rails>, Fallback> {
+        let listed = self.listed.lock().await;
+        listed.as_ref().map_or(Err(Fallback::NoDoor), |listed| listed.doors.clone())
+    }
+
+    async fn ports(&self) -> Result<&[Arc<LocalPort>], Fallback> {
         let ports = self.ports.get_or_init(|| ports::open(&self.config)).await;
-        let ports = ports.as_ref().map_err(|reason| *reason)?;
+        ports.as_deref().map_err(|reason| *reason)
+    }
+
+    /// What the service told, asked for again where that was nothing a while ago.
+    async fn list(
+        &self,
+        wanted: impl Fn(&Listed) -> &Result<Arc<Rails>, Fallback>,
+    ) -> Result<Arc<Rails>, Fallback> {
         let mut listed = self.listed.lock().await;
         let fresh =
-            |listed: &&Listed| listed.rails.is_ok() || listed.at.elapsed() < self.config.pause;
+            |listed: &&Listed| wanted(listed).is_ok() || listed.at.elapsed() < self.config.pause;
         if let Some(listed) = listed.as_ref().filter(fresh) {
-            return listed.rails.clone();
+            return wanted(listed).clone();
         }
-        let rails = Rails::list(&self.wire, ports).await.map(Arc::new);
-        *listed = Some(Listed { at: Instant::now(), rails: rails.clone() });
-        rails
+        let Told { rails, doors } = rails::ask(&self.wire).await;
+        let ports = if rails.is_empty() { Ok(&[][..]) } else { self.ports().await };
+        let rails = ports.and_then(|ports| Rails::over(rails, ports));
+        let (rails, doors) = (rails.map(Arc::new), Rails::through(doors).map(Arc::new));
+        let now = listed.insert(Listed { at: Instant::now(), rails, doors });
+        wanted(now).clone()
     }
 }
 
@@ -273,8 +367,9 @@ impl Travelled {
         Self { path: TransferPath::Http, strength: KeyStrength::Http, fallbacks }
     }
 
-    /// Past them.
-    pub(crate) fn by_rdma(path: TransferPath, ticket: &Ticket, fallbacks: Fallbacks) -> Self {
+    /// Past them, into or out of memory of this kind.
+    pub(crate) fn past_http<M: Target>(ticket: &Ticket, fallbacks: Fallbacks) -> Self {
+        let path = ticket.session.path::<M>();
         Self { path, strength: ticket.session.strength, fallbacks }
     }
 

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::http::Method;
-use keyway_proto::{NodeId, Rail};
+use keyway_proto::{Door, NodeId, Rail};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::RdmaConfig;
 use super::fallback::{Counters, Fallback};
+use super::local;
 use super::pairing::{self, End};
 use super::ports::LocalPort;
 use super::session::Session;
@@ -28,10 +29,12 @@ const FAILURES_MAX: u32 = 3;
 /// Rails that a service may tell.
 const RAILS_MAX: usize = 4096;
 
-/// The document that tells the rails.
+/// The document that tells the rails and doors.
 #[derive(Deserialize)]
 struct RailsDocument {
     rails: Vec<Rail>,
+    #[serde(default)]
+    doors: Vec<Door>,
 }
 
 /// The rails that can be used, by node.
@@ -40,13 +43,66 @@ pub(super) struct Rails {
     turn: AtomicUsize,
 }
 
-/// A rail of ours.
+/// A way to a node.
 pub(super) struct Slot {
-    pub(super) port: Arc<LocalPort>,
-    pub(super) rail: Rail,
+    pub(super) way: Way,
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     failures: AtomicU32,
     rests_until: parking_lot::Mutex<Option<Instant>>,
+}
+
+/// What a slot's sessions are opened over.
+pub(super) enum Way {
+    /// A port of ours that reaches a rail.
+    Rail(Arc<LocalPort>, Rail),
+    /// A door of this host.
+    Door(Door),
+}
+
+impl Way {
+    fn node(&self) -> NodeId {
+        match self {
+            Self::Rail(_, rail) => rail.node,
+            Self::Door(door) => door.node,
+        }
+    }
+
+    /// For people.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Rail(_, rail) => &rail.name,
+            Self::Door(door) => &door.socket,
+        }
+    }
+}
+
+/// What a service tells of the ways to its nodes.
+pub(super) struct Told {
+    pub(super) rails: Vec<Rail>,
+    /// Those of this host.
+    pub(super) doors: Vec<Door>,
+}
+
+/// Asks the service. One that tells nothing, as all others than ours, has no ways.
+pub(super) async fn ask(wire: &Wire) -> Told {
+    let call = Call::control(Method::GET, "/_keyway/v1/rails");
+    let document = async { wire.attempt(&call).await?.document().await }.await;
+    let told = document.and_then(|document| {
+        let parsed = serde_json::from_slice::<RailsDocument>(&document);
+        parsed.map_err(|error| Malformed::because("strange rails", error).into())
+    });
+    match told {
+        Ok(RailsDocument { mut rails, mut doors }) => {
+            rails.truncate(RAILS_MAX);
+            doors.truncate(RAILS_MAX);
+            Told { rails, doors: local::of_this_host(doors) }
+        }
+        Err(error) => {
+            let error: ClientError = error;
+            tracing::debug!(%error, "the service tells no rails");
+            Told { rails: Vec::new(), doors: Vec::new() }
+        }
+    }
 }
 
 /// Leave for one transfer in a session.
@@ -58,26 +114,11 @@ pub(crate) struct Ticket {
 }
 
 impl Rails {
-    /// Asks the service.
+    /// The rails that our ports reach.
     ///
     /// # Errors
     /// Why there is none that could be used.
-    pub(super) async fn list(wire: &Wire, ports: &[Arc<LocalPort>]) -> Result<Self, Fallback> {
-        let call = Call::control(Method::GET, "/_keyway/v1/rails");
-        let document = async { wire.attempt(&call).await?.document().await }.await;
-        let rails = document.and_then(|document| {
-            let parsed = serde_json::from_slice::<RailsDocument>(&document);
-            parsed.map_err(|error| Malformed::because("strange rails", error).into())
-        });
-        let mut rails = match rails {
-            Ok(document) => document.rails,
-            // Other S3 services have no such endpoint.
-            Err(error) => {
-                tracing::debug!(%error, "the service tells no RDMA rails");
-                return Err(Fallback::NoRails);
-            }
-        };
-        rails.truncate(RAILS_MAX);
+    pub(super) fn over(rails: Vec<Rail>, ports: &[Arc<LocalPort>]) -> Result<Self, Fallback> {
         if rails.is_empty() {
             return Err(Fallback::NoRails);
         }
@@ -87,10 +128,26 @@ impl Rails {
             return Err(Fallback::NoPair);
         }
         let slots = |pairs: pairing::Pairs| {
-            pairs.into_iter().map(|(at, rail)| Arc::new(Slot::new(&ports[at], rail))).collect()
+            let way = |(at, rail): (usize, Rail)| Way::Rail(Arc::clone(&ports[at]), rail);
+            pairs.into_iter().map(|pair| Arc::new(Slot::new(way(pair)))).collect()
         };
         let nodes = nodes.into_iter().map(|(node, pairs)| (node, slots(pairs))).collect();
         Ok(Self { nodes, turn: AtomicUsize::new(fastrand::usize(..1 << 16)) })
+    }
+
+    /// The doors of this host.
+    ///
+    /// # Errors
+    /// [`Fallback::NoDoor`].
+    pub(super) fn through(doors: Vec<Door>) -> Result<Self, Fallback> {
+        let mut nodes: BTreeMap<NodeId, Vec<Arc<Slot>>> = BTreeMap::new();
+        for way in doors.into_iter().map(Way::Door) {
+            nodes.entry(way.node()).or_default().push(Arc::new(Slot::new(way)));
+        }
+        if nodes.is_empty() {
+            return Err(Fallback::NoDoor);
+        }
+        Ok(Self { nodes, turn: AtomicUsize::new(0) })
     }
 
     /// Whether a node is reached.
@@ -147,10 +204,9 @@ pub(super) struct Opening<'a> {
 }
 
 impl Slot {
-    fn new(port: &Arc<LocalPort>, rail: Rail) -> Self {
+    fn new(way: Way) -> Self {
         Self {
-            port: Arc::clone(port),
-            rail,
+            way,
             session: tokio::sync::Mutex::default(),
             failures: AtomicU32::new(0),
             rests_until: parking_lot::Mutex::default(),
@@ -165,11 +221,19 @@ impl Slot {
             return Some(Arc::clone(open));
         }
         *session = None;
-        let (wire, port) = (Arc::clone(opening.wire), Arc::clone(&self.port));
-        let (rail, config) = (self.rail.clone(), opening.config.clone());
+        let (wire, config) = (Arc::clone(opening.wire), opening.config.clone());
         // Whoever asked may go away; a session that was opened is then closed again.
-        let opened =
-            tokio::spawn(async move { Session::open(&wire, &port, &rail, &config).await }).await;
+        let opened = match &self.way {
+            Way::Rail(port, rail) => {
+                let (port, rail) = (Arc::clone(port), rail.clone());
+                tokio::spawn(async move { Session::open(&wire, &port, &rail, &config).await })
+            }
+            Way::Door(door) => {
+                let door = door.clone();
+                tokio::spawn(async move { Session::open_local(&wire, &door, &config).await })
+            }
+        };
+        let opened = opened.await;
         match opened {
             Ok(Ok(opened)) => {
                 opening.counters.sessions.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +242,7 @@ impl Slot {
             }
             Ok(Err(error)) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, cause, rail = self.rail.name, "no RDMA session");
+                tracing::warn!(%error, cause, way = self.way.name(), "no session");
                 self.rest(opening.config.pause);
                 None
             }
@@ -214,12 +278,5 @@ impl Ticket {
     /// The service does not know the session any more.
     pub(super) fn forgotten(&self) {
         self.session.forget();
-    }
-}
-
-/// What went wrong, where only that is told.
-impl From<Fallback> for ClientError {
-    fn from(reason: Fallback) -> Self {
-        Self::PathUnavailable { path: keyway_proto::TransferPath::VerbsHost, reason }
     }
 }

@@ -63,7 +63,7 @@ fn node(headers: &HeaderMap) -> Option<NodeId> {
 
 fn moved(headers: &HeaderMap) -> Option<Moved> {
     let named = |name: &str| KeyStrength::ALL.into_iter().find(|known| known.as_str() == name);
-    let paths = [TransferPath::VerbsHost, TransferPath::VerbsGpu];
+    let paths = TransferPath::ALL;
     let path = |name: &str| paths.into_iter().find(|known| known.as_str() == name);
     let crc64nvme = match text(headers, CHECKSUM) {
         None => None,

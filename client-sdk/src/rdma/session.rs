@@ -12,21 +12,28 @@ use std::time::Duration;
 use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
-use keyway_fabric::verbs::{Domain, Link, LinkShape, VerbsError};
-use keyway_proto::key::RevokeRace;
-use keyway_proto::{KeyStrength, Rail, SessionId, SessionOffer, SessionRequest};
+use keyway_fabric::ipc::IpcError;
+use keyway_fabric::verbs::{self, Domain, Link, LinkShape, VerbsError};
+use keyway_proto::key::{Direction, RevokeRace};
+use keyway_proto::{KeyStrength, Rail, SessionId, SessionOffer, SessionRequest, TransferPath};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::RdmaConfig;
+use super::armed::{Armed, Held};
+use super::local::LocalLane;
 use super::ports::LocalPort;
 use super::registrations::Registrations;
+use super::target::Target;
+use super::transaction::{RdmaError, rejoin};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Call, Wire};
 
 /// Requests of a client's end beside its windows': none, but a queue has at least one.
 const SENDS_MIN: u32 = 2;
 /// How often registrations of buffers that are gone are looked for.
-const SWEEP: Duration = Duration::from_secs(1);
+pub(super) const SWEEP: Duration = Duration::from_secs(1);
 
 /// Why no session was opened.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +42,9 @@ pub enum SessionError {
     /// The adapter refused.
     #[error("the adapter refused")]
     Verbs(#[from] VerbsError),
+    /// A node of this host did not let us in.
+    #[error("the node of this host did not let us in")]
+    Door(#[from] IpcError),
     /// The service refused, or could not be asked.
     #[error("the service opened no session")]
     Service(#[source] Box<ClientError>),
@@ -55,16 +65,27 @@ impl From<ClientError> for SessionError {
 /// An open session.
 pub(crate) struct Session {
     pub(super) id: SessionId,
-    pub(super) link: Link,
     pub(super) strength: KeyStrength,
     pub(super) race: RevokeRace,
-    pub(super) domain: Arc<Domain>,
-    pub(super) registrations: Arc<Registrations>,
+    lane: Lane,
     /// Transfers that may be in flight.
     pub(super) permits: Arc<Semaphore>,
     /// Set when the service no longer knows it.
     forgotten: AtomicBool,
     wire: Arc<Wire>,
+}
+
+/// What a session's memory is lent over.
+enum Lane {
+    Verbs(VerbsLane),
+    Local(LocalLane),
+}
+
+/// A queue pair of ours.
+struct VerbsLane {
+    link: Link,
+    domain: Arc<Domain>,
+    registrations: Arc<Registrations>,
     /// Its thread serves the link until the last transfer has ended.
     _port: Arc<LocalPort>,
 }
@@ -97,7 +118,7 @@ impl Session {
             windows: config.windows,
             strengths: strengths.clone(),
         };
-        let offer = ask(wire, &request).await?;
+        let offer: SessionOffer = ask(wire, Method::POST, "/_keyway/v1/sessions", &request).await?;
         let sound = strengths.contains(&offer.strength)
             && offer.node == rail.node
             && offer.session.node() == rail.node
@@ -122,23 +143,102 @@ impl Session {
             session = %offer.session, rail = rail.name, strength = %offer.strength, windows,
             "RDMA session opened"
         );
+        let lane = VerbsLane { link, domain, registrations, _port: Arc::clone(port) };
         Ok(Arc::new(Self {
             id: offer.session,
             strength: offer.strength,
             race: port.race(),
-            domain,
-            registrations,
+            lane: Lane::Verbs(lane),
             permits: Arc::new(Semaphore::new(windows as usize)),
             forgotten: AtomicBool::new(false),
             wire: Arc::clone(wire),
-            link,
-            _port: Arc::clone(port),
         }))
+    }
+
+    /// A session with a node of this host.
+    pub(super) fn local(wire: &Arc<Wire>, id: SessionId, windows: u32, lane: LocalLane) -> Self {
+        Self {
+            id,
+            strength: KeyStrength::Ipc,
+            // Whoever comes second finds the key dead.
+            race: RevokeRace::Harmless,
+            lane: Lane::Local(lane),
+            permits: Arc::new(Semaphore::new(windows as usize)),
+            forgotten: AtomicBool::new(false),
+            wire: Arc::clone(wire),
+        }
     }
 
     /// Whether transfers may still begin.
     pub(super) fn is_usable(&self) -> bool {
-        self.link.is_alive() && !self.forgotten.load(Ordering::Relaxed)
+        let is_alive = match &self.lane {
+            Lane::Verbs(lane) => lane.link.is_alive(),
+            Lane::Local(lane) => lane.link.is_alive(),
+        };
+        is_alive && !self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// How bytes travel into and out of such memory.
+    pub(super) fn path<M: Target>(&self) -> TransferPath {
+        match &self.lane {
+            Lane::Verbs(_) => M::PATH,
+            Lane::Local(_) => M::LOCAL_PATH,
+        }
+    }
+
+    /// What a key to the memory is made over.
+    pub(super) async fn hold(&self, memory: &impl Target) -> Result<Held, RdmaError> {
+        match &self.lane {
+            Lane::Local(lane) => lane.regions.of(memory).await.map(Held::Region),
+            Lane::Verbs(_) if self.strength == KeyStrength::Registration => Ok(Held::Nothing),
+            Lane::Verbs(lane) => {
+                let registration = lane.registrations.of(memory).await;
+                registration.map(Held::Registration).map_err(RdmaError::Registration)
+            }
+        }
+    }
+
+    /// Lends the memory.
+    pub(super) async fn arm<M: Target>(
+        &self,
+        memory: M,
+        held: &Held,
+        direction: Direction,
+    ) -> Result<Armed<M>, (RdmaError, M)> {
+        let address = memory.address();
+        let length = u32::try_from(memory.length()).expect("a window's memory is bounded");
+        match (&self.lane, held) {
+            (Lane::Local(lane), Held::Region(region)) => {
+                let armed = lane.link.arm(memory, region, address, length, direction).await;
+                armed.map(Armed::Ipc).map_err(|(error, memory)| (RdmaError::Link(error), memory))
+            }
+            (Lane::Verbs(lane), Held::Registration(held)) => {
+                let registration = Arc::clone(held.registration());
+                let armed = lane.link.arm(memory, registration, address, length, direction).await;
+                armed.map(Armed::Verbs).map_err(|(error, memory)| (RdmaError::Link(error), memory))
+            }
+            (Lane::Verbs(lane), _) => {
+                let (link, domain) = (lane.link.clone(), Arc::clone(&lane.domain));
+                let anchor = match memory.exact_anchor() {
+                    Ok(anchor) => anchor,
+                    Err(error) => return Err((RdmaError::Registration(error), memory)),
+                };
+                let register =
+                    move || verbs::Armed::register(link, &domain, memory, anchor, direction);
+                let armed = rejoin(tokio::task::spawn_blocking(register)).await;
+                let refused = |(error, memory)| (RdmaError::Registration(error), memory);
+                armed.map(Armed::Verbs).map_err(refused)
+            }
+            (Lane::Local(_), _) => unreachable!("what is held is of the session's own kind"),
+        }
+    }
+
+    /// Ends the link, and every key of it.
+    pub(super) async fn fence(&self) {
+        match &self.lane {
+            Lane::Verbs(lane) => drop(lane.link.fence().await),
+            Lane::Local(lane) => drop(lane.link.fence().await),
+        }
     }
 
     /// The service does not know it any more.
@@ -164,8 +264,14 @@ fn shape(strength: KeyStrength, windows: u32) -> LinkShape {
     }
 }
 
-async fn ask(wire: &Wire, request: &SessionRequest) -> Result<SessionOffer, SessionError> {
-    let mut call = Call::control(Method::POST, "/_keyway/v1/sessions");
+/// Asks the service with a document, and reads the one that it answers with.
+pub(super) async fn ask<T: DeserializeOwned>(
+    wire: &Wire,
+    method: Method,
+    path: &str,
+    request: &impl Serialize,
+) -> Result<T, SessionError> {
+    let mut call = Call::control(method, path);
     call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = serde_json::to_vec(request).expect("types of ours have a JSON form");
     call.body = Bytes::from(body).into();
@@ -175,7 +281,7 @@ async fn ask(wire: &Wire, request: &SessionRequest) -> Result<SessionOffer, Sess
 }
 
 /// Tells the service that a session has ended, if there is anybody left to tell it.
-fn close(wire: &Arc<Wire>, session: SessionId) {
+pub(super) fn close(wire: &Arc<Wire>, session: SessionId) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     let wire = Arc::clone(wire);
     runtime.spawn(async move {

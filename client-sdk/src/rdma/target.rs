@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use keyway_fabric::NativeError;
 use keyway_fabric::gpu::{CopyQueue, Gpu};
+use keyway_fabric::ipc::Export;
 use keyway_fabric::memory::{BufferLife, DeviceSlice, DeviceSliceMut, HostSlice, HostSliceMut};
 use keyway_fabric::verbs::{Anchor, VerbsError};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::{Checksum, DigestSet, Digests, TransferPath};
 
+use super::fallback::Fallback;
 use crate::error::ClientError;
 
 /// Bytes hashed before other tasks have their turn.
@@ -23,8 +25,20 @@ pub trait Target: Send + Sync + 'static {
     /// How bytes travel that a node moves into it or out of it.
     const PATH: TransferPath;
 
+    /// The same, for a node of this host.
+    const LOCAL_PATH: TransferPath;
+
     /// Whether adapters can register it.
     const IS_REGISTRABLE: bool;
+
+    /// Whether another process can map it, as far as is known without asking a device.
+    fn is_shareable(&self) -> bool;
+
+    /// What another process maps it by.
+    ///
+    /// # Errors
+    /// [`Fallback::NotShared`].
+    fn export(&self) -> Result<Export, Fallback>;
 
     /// The first byte's address, as the adapter knows it.
     fn address(&self) -> u64;
@@ -59,7 +73,16 @@ macro_rules! host_target {
     ($slice:ty) => {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsHost;
+            const LOCAL_PATH: TransferPath = TransferPath::IpcHost;
             const IS_REGISTRABLE: bool = true;
+
+            fn is_shareable(&self) -> bool {
+                <$slice>::export(self).is_some()
+            }
+
+            fn export(&self) -> Result<Export, Fallback> {
+                <$slice>::export(self).ok_or(Fallback::NotShared)
+            }
 
             fn address(&self) -> u64 {
                 <$slice>::address(self)
@@ -95,7 +118,22 @@ macro_rules! device_target {
     ($slice:ty) => {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsGpu;
+            const LOCAL_PATH: TransferPath = TransferPath::IpcGpu;
             const IS_REGISTRABLE: bool = false;
+
+            fn is_shareable(&self) -> bool {
+                true
+            }
+
+            fn export(&self) -> Result<Export, Fallback> {
+                match <$slice>::export(self) {
+                    Ok(export) => Ok(Export::Gpu(Arc::new(export))),
+                    Err(error) => {
+                        tracing::debug!(%error, "GPU memory is not exported");
+                        Err(Fallback::NotShared)
+                    }
+                }
+            }
 
             fn address(&self) -> u64 {
                 <$slice>::address(self)

@@ -12,18 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::HeaderValue;
-use keyway_fabric::verbs::{Armed, LinkError, VerbsError};
+use keyway_fabric::LinkError;
+use keyway_fabric::ipc::IpcError;
+use keyway_fabric::verbs::VerbsError;
+use keyway_proto::SessionToken;
 use keyway_proto::key::{
     Answer as KeyAnswer, Direction, Ending, Holder, HolderAction, HolderEvent, Relinquished,
 };
-use keyway_proto::{KeyStrength, SessionToken};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::armed::Armed;
+use super::fallback::Fallback;
 use super::rails::Ticket;
-use super::registrations::Held;
 use super::reply::{Moved, Reply, relinquished};
-use super::session::Session;
 use super::target::Target;
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, Call, Covered, Wire};
@@ -47,6 +49,12 @@ pub enum RdmaError {
     /// The memory cannot be registered with the adapter.
     #[error("the memory cannot be registered")]
     Registration(#[source] VerbsError),
+    /// The node of this host did not map the memory.
+    #[error("the node did not map the memory")]
+    Sharing(#[source] IpcError),
+    /// The memory is of a kind that no other process can map.
+    #[error("the memory cannot be shared")]
+    NotShared(#[source] Fallback),
 }
 
 /// What is to be transferred.
@@ -104,10 +112,10 @@ async fn drive<M: Target>(
     let session = Arc::clone(&ticket.session);
     let mut given_up = pin!(given_up);
     // Opens nothing to anybody yet.
-    let held = match session.registration(&memory).await {
+    let held = match session.hold(&memory).await {
         Ok(held) => held,
         Err(error) => {
-            let outcome = Outcome::Failed(RdmaError::Registration(error).into());
+            let outcome = Outcome::Failed(error.into());
             return Settled { memory, ticket, outcome };
         }
     };
@@ -115,7 +123,7 @@ async fn drive<M: Target>(
     let mut action = holder.on(HolderEvent::Start);
     debug_assert_eq!(action, Some(HolderAction::Bind));
     let armed = {
-        let mut binding = pin!(bind(&session, memory, held.as_ref(), direction));
+        let mut binding = pin!(session.arm(memory, &held, direction));
         let mut is_wanted = true;
         loop {
             tokio::select! {
@@ -133,7 +141,7 @@ async fn drive<M: Target>(
         Err((error, memory)) => {
             action = holder.on(HolderEvent::BindFailed);
             debug_assert_eq!(action, Some(HolderAction::DestroyQp));
-            session.link.fence().await;
+            session.fence().await;
             holder.on(HolderEvent::QpDestroyed);
             return Settled { memory, ticket, outcome: Outcome::Failed(error.into()) };
         }
@@ -275,42 +283,9 @@ fn answered(answer: Answer) -> Outcome {
     }
 }
 
-impl Session {
-    /// What windows over the memory are bound to; `None` where its key is a registration.
-    async fn registration(&self, memory: &impl Target) -> Result<Option<Held>, VerbsError> {
-        match self.strength {
-            KeyStrength::Registration => Ok(None),
-            _ => self.registrations.of(memory).await.map(Some),
-        }
-    }
-}
-
-/// Lends the memory.
-async fn bind<M: Target>(
-    session: &Session,
-    memory: M,
-    held: Option<&Held>,
-    direction: Direction,
-) -> Result<Armed<M>, (RdmaError, M)> {
-    let Some(held) = held else {
-        let (link, domain) = (session.link.clone(), Arc::clone(&session.domain));
-        let anchor = match memory.exact_anchor() {
-            Ok(anchor) => anchor,
-            Err(error) => return Err((RdmaError::Registration(error), memory)),
-        };
-        let register = move || Armed::register(link, &domain, memory, anchor, direction);
-        let armed = rejoin(tokio::task::spawn_blocking(register)).await;
-        return armed.map_err(|(error, memory)| (RdmaError::Registration(error), memory));
-    };
-    let (registration, address) = (Arc::clone(held.registration()), memory.address());
-    let length = u32::try_from(memory.length()).expect("a window's memory is bounded");
-    let armed = session.link.arm(memory, registration, address, length, direction).await;
-    armed.map_err(|(error, memory)| (RdmaError::Link(error), memory))
-}
-
 /// A task's result. A panic goes on where it belongs; a task that ends without one ends with its
 /// runtime, and so does whoever waits for it.
-async fn rejoin<T>(task: tokio::task::JoinHandle<T>) -> T {
+pub(super) async fn rejoin<T>(task: tokio::task::JoinHandle<T>) -> T {
     match task.await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

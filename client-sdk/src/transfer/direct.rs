@@ -16,7 +16,7 @@ use super::landing::GetTarget;
 use crate::error::{ClientError, Malformed};
 use crate::http::Answer;
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Ticket,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reach, Reply, Settled, Ticket,
     Travelled, transact,
 };
 
@@ -96,12 +96,12 @@ impl Fetch {
         let ticket = if tried {
             Err(Fallback::Failed)
         } else {
-            let ticket = async { Ok(rdma.ticket(self.route.node(), bytes).await) };
+            let reach = Reach::of(target);
+            let ticket = async { Ok(rdma.ticket(self.route.node(), bytes, reach).await) };
             self.stop.or(ticket).await?
         };
         let reason = match ticket {
-            Ok(ticket) if M::IS_REGISTRABLE => return Ok(Some(ticket)),
-            Ok(_) => Fallback::Registration,
+            Ok(ticket) => return Ok(Some(ticket)),
             Err(reason) => reason,
         };
         state.direct.over = true;
@@ -143,7 +143,7 @@ impl Fetch {
             Outcome::Moved(answer, moved) => {
                 let landed = self.landed(&answer, &moved, wanted, &memory, state).await;
                 if landed.is_ok() {
-                    let travelled = Travelled::by_rdma(M::PATH, &ticket, Fallbacks::default());
+                    let travelled = Travelled::past_http::<M>(&ticket, Fallbacks::default());
                     state.direct.moved = Some(travelled);
                     self.client.rdma().moved(&ticket, moved.bytes);
                 }

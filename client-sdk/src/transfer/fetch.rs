@@ -331,9 +331,9 @@ impl Fetch {
     }
 }
 
-/// Memory of the client's own.
-pub(super) fn memory(bytes: u64) -> Result<HostSliceMut, ClientError> {
+/// Memory of the client's own, of the kind that can be shared where that is wanted.
+pub(super) fn memory(bytes: u64, shared: bool) -> Result<HostSliceMut, ClientError> {
     let bytes = usize::try_from(bytes).map_err(|_| ClientError::TooLarge(bytes))?;
-    let mut buffer = HostBuffer::zeroed(bytes)?;
+    let mut buffer = if shared { HostBuffer::shared(bytes)? } else { HostBuffer::zeroed(bytes)? };
     Ok(buffer.slice_mut(..).expect("a new buffer is not lent"))
 }

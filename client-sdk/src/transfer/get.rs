@@ -156,26 +156,26 @@ impl GetObject {
     /// # Errors
     /// As [`into`](Self::into).
     pub async fn bytes(self) -> Result<GetOutcome<Bytes>, ClientError> {
-        let stop = self.stop();
+        let (stop, shared) = (self.stop(), self.client.rdma().shares());
         let outcome = match self.range {
             Some(range) => {
-                let target = fetch::memory(range.length())?;
+                let target = fetch::memory(range.length(), shared)?;
                 self.ranged(target, None, stop).await
             }
             // Memory is lent before the first byte comes, so its size has to be known.
             None if self.client.rdma().is_there().await => {
                 let info = stop.or(self.head()).await?;
-                let target = fetch::memory(info.size)?;
+                let target = fetch::memory(info.size, shared)?;
                 self.ranged(target, Some(info), stop).await
             }
             None => {
                 let (again, part_bytes) = (self.clone(), self.part_bytes);
-                let target = fetch::memory(0)?;
-                let grow = move |bytes| (bytes <= part_bytes).then(|| fetch::memory(bytes));
+                let target = fetch::memory(0, shared)?;
+                let grow = move |bytes| (bytes <= part_bytes).then(|| fetch::memory(bytes, shared));
                 match self.single_growing(target, grow, stop.clone()).await {
                     // Larger than one part: its size is known now, up to a replacement.
                     Err(Failed { error: ClientError::TargetTooSmall { needed, .. }, .. }) => {
-                        let target = fetch::memory(needed)?;
+                        let target = fetch::memory(needed, shared)?;
                         again.ranged(target, None, stop).await
                     }
                     outcome => outcome,

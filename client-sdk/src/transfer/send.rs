@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keyway_fabric::memory::HostSlice;
 use keyway_proto::key::Direction;
 use keyway_proto::{Checksum, ChecksumKind};
 
@@ -12,8 +11,8 @@ use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, BodyProgress, Call, CallBody, Client};
 use crate::rdma::{
-    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reply, Settled, Target, Ticket,
-    Travelled, transact,
+    FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reach, Reply, Settled, Target,
+    Ticket, Travelled, transact,
 };
 
 /// What the answer to a body says.
@@ -39,12 +38,8 @@ pub(super) async fn send(
     let rdma = client.rdma();
     let mut fallbacks = Fallbacks::default();
     let ticket = if rdma.is_wanted(run.length) {
-        match rdma.ticket(None, run.length).await {
-            Ok(ticket) if run.is_lendable() => Some(ticket),
-            Ok(_) => {
-                rdma.fall_back(Fallback::Registration, &mut fallbacks)?;
-                None
-            }
+        match rdma.ticket(None, run.length, run.reach(rdma.shares())).await {
+            Ok(ticket) => Some(ticket),
             Err(reason) => {
                 rdma.fall_back(reason, &mut fallbacks)?;
                 None
@@ -54,14 +49,19 @@ pub(super) async fn send(
         None
     };
     let body = match &ticket {
-        Some(_) => run.lendable(client.staging()).await?,
+        Some(_) => run.lendable(client.staging(), rdma.shares()).await?,
         None => run.body(client.staging()).await?,
     };
     let sum = body.checksum(ChecksumKind::Crc64Nvme).await?;
     call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
     let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
     match (body, ticket) {
-        (Body::Lent(memory), Some(ticket)) => sending.lend(memory, ticket).await,
+        (Body::Lent(memory), Some(ticket)) => {
+            sending.lend(memory, ticket, |memory| memory.into_bytes().into()).await
+        }
+        (Body::Device(body), Some(ticket)) => {
+            sending.lend(body.slice().clone(), ticket, |_| Body::Device(body).into_call()).await
+        }
         (body, _) => sending.over_http(body.into_call()).await,
     }
 }
@@ -88,7 +88,12 @@ enum Lent {
 
 impl Sending<'_> {
     /// Has a node read the memory, until it did, or it has to go over HTTP after all.
-    async fn lend(mut self, memory: HostSlice, ticket: Ticket) -> Result<Sent, ClientError> {
+    async fn lend<M: Target + Clone>(
+        mut self,
+        memory: M,
+        ticket: Ticket,
+        over_http: impl FnOnce(M) -> CallBody + Send,
+    ) -> Result<Sent, ClientError> {
         let rdma = self.client.rdma();
         let (mut failures, mut has_reopened) = (0, false);
         let mut ticket = Ok(ticket);
@@ -110,13 +115,13 @@ impl Sending<'_> {
                     }
                 }
             }
-            ticket = rdma.ticket(None, memory.len() as u64).await;
+            ticket = rdma.ticket(None, memory.length() as u64, Reach::of(&memory)).await;
         };
         rdma.fall_back(reason, &mut self.fallbacks)?;
-        self.over_http(memory.into_bytes().into()).await
+        self.over_http(over_http(memory)).await
     }
 
-    async fn attempt(&self, memory: HostSlice, ticket: Ticket) -> Result<Lent, ClientError> {
+    async fn attempt<M: Target>(&self, memory: M, ticket: Ticket) -> Result<Lent, ClientError> {
         let rdma = self.client.rdma();
         let order = Order {
             ticket,
@@ -129,9 +134,9 @@ impl Sending<'_> {
         let Settled { memory, ticket, outcome } = transact(order, &Stop::default()).await;
         let lent = match outcome {
             Outcome::Moved(answer, moved) => {
-                self.verify(&moved, memory.len() as u64)?;
+                self.verify(&moved, memory.length() as u64)?;
                 rdma.moved(&ticket, moved.bytes);
-                let travelled = Travelled::by_rdma(HostSlice::PATH, &ticket, self.fallbacks);
+                let travelled = Travelled::past_http::<M>(&ticket, self.fallbacks);
                 self.meter.add(moved.bytes);
                 Lent::Done(Box::new(answer), travelled)
             }

@@ -12,6 +12,7 @@ use keyway_proto::{Checksum, ChecksumKind};
 use super::PutBody;
 use crate::error::ClientError;
 use crate::http::{CallBody, Fetched};
+use crate::rdma::Reach;
 use crate::staging::{Ring, Staging};
 
 /// Where parts come from.
@@ -81,6 +82,12 @@ pub(super) struct DeviceBody {
     ring: Arc<Ring>,
 }
 
+impl DeviceBody {
+    pub(super) fn slice(&self) -> &DeviceSlice {
+        &self.slice
+    }
+}
+
 impl Fetched for DeviceBody {
     fn length(&self) -> u64 {
         self.slice.len() as u64
@@ -139,28 +146,39 @@ impl Run<'_> {
         })
     }
 
-    /// Whether it is in host memory, or can be brought there to be lent to a node.
-    pub(super) fn is_lendable(&self) -> bool {
-        !matches!(self.source, Source::Device(_))
+    /// What can be done with the memory that it is lent in. Bytes and files are brought into
+    /// memory of our own, of the kind that can be shared where that is wanted.
+    pub(super) fn reach(&self, shared: bool) -> Reach {
+        match self.source {
+            Source::Host(slice) => Reach::of(slice),
+            Source::Device(slice) => Reach::of(slice),
+            Source::Memory(_) | Source::File { .. } => Reach::of_own(shared),
+        }
     }
 
     /// The bytes in memory that can be lent to a node: the caller's own, or else a copy.
     ///
     /// # Errors
     /// As [`body`](Self::body), and where there is no memory.
-    pub(super) async fn lendable(&self, staging: &Staging) -> Result<Body, ClientError> {
+    pub(super) async fn lendable(
+        &self,
+        staging: &Staging,
+        shared: bool,
+    ) -> Result<Body, ClientError> {
         let range = self.range();
-        let mut buffer = match self.source {
+        let bytes = match self.source {
             Source::Host(slice) => return Ok(Body::Lent(slice.part(range))),
             Source::Device(_) => return self.body(staging).await,
-            Source::File { .. } => HostBuffer::from(self.read().await?),
-            Source::Memory(bytes) => {
-                let mut buffer = HostBuffer::zeroed(range.len())?;
-                let copy = buffer.bytes_mut().expect("a new buffer is not lent");
-                copy.copy_from_slice(&bytes[range]);
-                buffer
-            }
+            Source::File { .. } => Bytes::from(self.read().await?),
+            Source::Memory(bytes) => bytes.slice(range),
         };
+        let mut buffer = if shared {
+            HostBuffer::shared(bytes.len())?
+        } else {
+            HostBuffer::zeroed(bytes.len())?
+        };
+        let copy = buffer.bytes_mut().expect("a new buffer is not lent");
+        copy.copy_from_slice(&bytes);
         Ok(Body::Lent(buffer.slice(..).expect("a new buffer is not lent")))
     }
 

@@ -217,6 +217,28 @@ impl Export {
 }
 
 impl SharedRegion {
+    /// Whether it is what `export` names, and not other memory that lies at the same address
+    /// since.
+    pub fn is_of(&self, export: &Export) -> bool {
+        match (&self.export, export) {
+            (Export::Host { file, .. }, Export::Host { file: other, .. }) => {
+                Arc::ptr_eq(file, other)
+            }
+            (Export::Gpu(ours), Export::Gpu(other)) => {
+                (ours.gpu, ours.base, ours.id) == (other.gpu, other.base, other.id)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the allocation is still there; `None` for host memory, whose owner knows.
+    pub fn is_current(&self) -> Option<bool> {
+        match &self.export {
+            Export::Host { .. } => None,
+            Export::Gpu(export) => Some(export.is_current()),
+        }
+    }
+
     /// Whether it holds these bytes.
     pub fn covers(&self, address: u64, length: usize) -> bool {
         let (base, bytes) = self.export.range();

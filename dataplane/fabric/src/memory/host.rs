@@ -23,6 +23,8 @@ use bytes::Bytes;
 use super::lends::LendError;
 use super::lent::{BufferLife, Exclusive, Shared, Whole};
 use super::region::{MemoryError, Region};
+use super::shared::SharedMemory;
+use crate::ipc::Export;
 use crate::verbs::Anchor;
 
 /// Memory of the caller, whole. Dropping it while slices are out frees it with the last.
@@ -41,6 +43,19 @@ impl HostBuffer {
         }
         let region = Region::map(bytes)?;
         Ok(Self::over(region.base(), bytes, Backing::Region(region)))
+    }
+
+    /// A page-aligned buffer of zeros that a node of this host can map, so that it moves bytes
+    /// in and out without a socket between.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the kernel refuses the memory.
+    pub fn shared(bytes: usize) -> Result<Self, MemoryError> {
+        if bytes == 0 {
+            return Self::zeroed(0);
+        }
+        let memory = SharedMemory::create(bytes)?;
+        Ok(Self::over(memory.base(), bytes, Backing::Shared(memory)))
     }
 
     /// Memory that is another's, for callers whose language owns it: nothing is copied, and
@@ -153,7 +168,7 @@ impl HostBuffer {
         Ok(match Arc::try_unwrap(backing) {
             Ok(Backing::Vec(parts)) => parts.into_vec(bytes),
             Ok(Backing::Region(_region)) => copy(),
-            Ok(Backing::Foreign { .. }) => copy(),
+            Ok(Backing::Shared(_) | Backing::Foreign { .. }) => copy(),
             Err(_registered) => copy(),
         })
     }
@@ -187,6 +202,12 @@ impl HostSliceMut {
     /// The slice's first byte's address, for a device.
     pub fn address(&self) -> u64 {
         self.0.memory().address(self.offset())
+    }
+
+    /// What a node of this host maps the buffer by, where it was made by
+    /// [`HostBuffer::shared`].
+    pub fn export(&self) -> Option<Export> {
+        self.0.memory().export()
     }
 
     /// The whole buffer, for registration with a device. Registering gives no access to it
@@ -266,6 +287,12 @@ impl HostSlice {
         self.0.memory().address(self.offset())
     }
 
+    /// What a node of this host maps the buffer by, where it was made by
+    /// [`HostBuffer::shared`].
+    pub fn export(&self) -> Option<Export> {
+        self.0.memory().export()
+    }
+
     /// The whole buffer, for registration with a device. Registering gives no access to it
     /// by itself.
     pub fn anchor(&self) -> Anchor {
@@ -328,6 +355,7 @@ struct Memory {
 enum Backing {
     Region(Region),
     Vec(VecParts),
+    Shared(SharedMemory),
     Foreign { _owner: Arc<dyn Any + Send + Sync> },
 }
 
@@ -342,6 +370,12 @@ impl Memory {
         let backing = Arc::clone(&self.backing);
         // SAFETY: the range lies in the backing, which stays mapped as long as its `Arc` lives.
         unsafe { Anchor::new(self.base.add(range.start), range.len(), backing) }
+    }
+
+    fn export(&self) -> Option<Export> {
+        let Backing::Shared(memory) = &*self.backing else { return None };
+        let (base, bytes) = (memory.base().as_ptr() as u64, memory.bytes() as u64);
+        Some(Export::Host { file: Arc::clone(memory.file()), base, bytes })
     }
 
     fn whole_anchor(&self) -> Anchor {

@@ -63,6 +63,14 @@ impl DeviceExport {
     }
 }
 
+impl DeviceExport {
+    /// Whether the allocation is still there, by what the driver says of its address.
+    pub fn is_current(&self) -> bool {
+        let Ok(gpu) = Gpu::by_uuid(self.gpu) else { return false };
+        pointer::describe(gpu.cuda(), self.base).is_ok_and(|found| found.id == self.id)
+    }
+}
+
 /// The descriptor of the physical memory that is mapped at an address.
 fn descriptor(gpu: &Gpu, address: u64) -> Result<OwnedFd, GpuError> {
     let cuda = gpu.cuda();

@@ -1,0 +1,130 @@
+//! A session with a node of this host: its door, and the memory that it has mapped.
+//!
+//! Sketch of an opening: one signed request for a ticket, one connection to a Unix socket, one
+//! message each way. Of a transfer's preparation: a look at the list of what is mapped; where
+//! the memory is not in it, one message and the node's mapping of it, about 10 ms for a GPU's
+//! allocation. What is mapped stays so until its allocation is gone.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use ::http::Method;
+use keyway_fabric::ipc::{ClientLink, Export, SharedRegion, host_id};
+use keyway_fabric::memory::BufferLife;
+use keyway_proto::{Door, LocalSessionOffer, LocalSessionRequest};
+use parking_lot::Mutex;
+
+use super::RdmaConfig;
+use super::fallback::Fallback;
+use super::session::{SWEEP, Session, SessionError, ask, close};
+use super::target::Target;
+use super::transaction::RdmaError;
+use crate::http::Wire;
+
+/// Allocations of one session that stay mapped.
+const KEPT_MAX: usize = 1024;
+
+/// A link to a node of this host.
+pub(super) struct LocalLane {
+    pub(super) link: ClientLink,
+    pub(super) regions: Arc<Regions>,
+}
+
+/// What a node has mapped.
+pub(super) struct Regions {
+    link: ClientLink,
+    kept: Mutex<Vec<Kept>>,
+}
+
+struct Kept {
+    region: Arc<SharedRegion>,
+    life: BufferLife,
+}
+
+impl Regions {
+    /// The region that a target lies in; mapped now where it is not yet.
+    pub(super) async fn of(&self, target: &impl Target) -> Result<Arc<SharedRegion>, RdmaError> {
+        let export = target.export()?;
+        if let Some(known) = self.known(&export) {
+            return Ok(known);
+        }
+        // Two transfers of a new buffer may both share it: one of them is swept with it.
+        let region = Arc::new(self.link.share(export).await.map_err(RdmaError::Sharing)?);
+        let mut kept = self.kept.lock();
+        let oldest = (kept.len() >= KEPT_MAX).then(|| kept.remove(0));
+        kept.push(Kept { region: Arc::clone(&region), life: target.life() });
+        drop((kept, oldest));
+        Ok(region)
+    }
+
+    fn known(&self, export: &Export) -> Option<Arc<SharedRegion>> {
+        let kept = self.kept.lock();
+        let same = kept.iter().find(|kept| kept.region.is_of(export))?;
+        Some(Arc::clone(&same.region))
+    }
+
+    /// Has the node let go of what is no more. Of a GPU's allocation the driver tells: buffers
+    /// over it come and go while it stays.
+    fn sweep(&self) {
+        let is_over = |kept: &mut Kept| match kept.region.is_current() {
+            Some(is_current) => !is_current,
+            None => kept.life.is_over(),
+        };
+        let over: Vec<_> = self.kept.lock().extract_if(.., |kept| is_over(kept)).collect();
+        drop(over);
+    }
+}
+
+async fn sweep(regions: Weak<Regions>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(regions) = regions.upgrade() else { return };
+        regions.sweep();
+    }
+}
+
+/// The doors that a process of this host can come to.
+pub(super) fn of_this_host(doors: Vec<Door>) -> Vec<Door> {
+    let Ok(host) = host_id() else { return Vec::new() };
+    // Another container of this host may have the same boot and another file system.
+    doors.into_iter().filter(|door| door.host == host && Path::new(&door.socket).exists()).collect()
+}
+
+impl Session {
+    /// Opens a session with a node of this host.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is left of it here.
+    pub(super) async fn open_local(
+        wire: &Arc<Wire>,
+        door: &Door,
+        config: &RdmaConfig,
+    ) -> Result<Arc<Self>, SessionError> {
+        let request = LocalSessionRequest { node: door.node, windows: config.windows };
+        let offer: LocalSessionOffer =
+            ask(wire, Method::POST, "/_keyway/v1/local-sessions", &request).await?;
+        if offer.node != door.node || offer.session.node() != door.node || offer.windows == 0 {
+            close(wire, offer.session);
+            return Err(SessionError::StrangeOffer);
+        }
+        let link = match ClientLink::open(Path::new(&door.socket), offer.ticket).await {
+            Ok(link) => link,
+            Err(error) => {
+                close(wire, offer.session);
+                return Err(error.into());
+            }
+        };
+        let windows = offer.windows.min(config.windows);
+        tracing::debug!(session = %offer.session, windows, "local session opened");
+        let regions = Arc::new(Regions { link: link.clone(), kept: Mutex::default() });
+        tokio::spawn(sweep(Arc::downgrade(&regions)));
+        Ok(Arc::new(Self::local(wire, offer.session, windows, LocalLane { link, regions })))
+    }
+}
+
+/// Why memory cannot be shared with a node of this host.
+impl From<Fallback> for RdmaError {
+    fn from(reason: Fallback) -> Self {
+        Self::NotShared(reason)
+    }
+}
