@@ -22,6 +22,6 @@ pub(crate) mod pointer;
 mod stream;
 
 pub use copy::{CopyBatch, CopyDone, CopyQueue, CopyStats};
-pub use device::{Gpu, GpuLimits, GpuUuid};
+pub use device::{Gpu, GpuInfo, GpuLimits, GpuUuid};
 pub use error::GpuError;
 pub use pinned::Pinned;
