@@ -6,8 +6,7 @@
 //! engines, at the bus's speed (55 GB/s on PCIe 5.0 x16) where runs reach 4 MiB and host memory
 //! is pinned ([`super::Pinned`]); many small runs between pinned memory and the GPU are moved by
 //! one kernel instead, whose cost hardly depends on their number. System calls: none for short
-//! copies one after the other; for long ones the thread sleeps through most of each (`pace`), so
-//! a stream of 16 MiB copies at 55 GB/s costs a tenth of a core.
+//! copies one after the other; for long ones the thread sleeps through most of each (`pace`).
 
 mod batch;
 mod engine;

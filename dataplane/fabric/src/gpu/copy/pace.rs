@@ -13,7 +13,7 @@ const TELLING_BYTES: u64 = MIB;
 /// From the last call to the first byte, and from the last byte to the event.
 const COPY_LATENCY: Duration = Duration::from_micros(5);
 /// The same for a digest: three pieces of work, and the adding up of each block's words.
-const DIGEST_LATENCY: Duration = Duration::from_micros(35);
+const DIGEST_LATENCY: Duration = Duration::from_micros(15);
 /// How early the thread is up, at least: sleeping takes that long to end.
 const EARLY: Duration = Duration::from_micros(25);
 /// Naps shorter than this cost more than they spare.
