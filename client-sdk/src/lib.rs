@@ -55,14 +55,15 @@ pub use builder::{Addressing, ClientBuilder, ConfigError, PathPolicy, Tls};
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{ClientError, Malformed, RetryClass, ServiceError};
 pub use http::Client;
-pub use keyway_fabric::gpu::{Gpu, GpuError, GpuUuid};
+pub use keyway_fabric::gpu::{Gpu, GpuError, GpuUuid, StreamTurn};
 pub use keyway_fabric::memory::{
     DeviceBuffer, DeviceSlice, DeviceSliceMut, HostBuffer, HostSlice, HostSliceMut, LendError,
     MemoryError,
 };
+pub use keyway_proto::PrefetchReply;
 pub use ops::{
     CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
-    ListedBucket, ListedObject, Presign,
+    ListedBucket, ListedObject, Prefetch, Presign,
 };
 pub use rdma::{Fallback, Fallbacks, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError};
 pub use retry::RetryPolicy;

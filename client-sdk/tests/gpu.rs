@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Reply, Server, pattern};
-use keyway_client::{ClientError, DeviceBuffer, Gpu, LendError, Verified};
+use keyway_client::{
+    Client, ClientBuilder, ClientError, DeviceBuffer, Gpu, LendError, PathPolicy, Verified,
+};
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, TransferPath};
 
 const ETAG: &str = "\"one\"";
@@ -33,6 +35,15 @@ fn gpu(test: &str) -> Option<Arc<Gpu>> {
             None
         }
     }
+}
+
+/// Bodies alone: no node of this host is asked for.
+fn over_http(server: &Server) -> ClientBuilder {
+    server.builder().path(PathPolicy::Require(TransferPath::Http))
+}
+
+fn client(server: &Server) -> Client {
+    over_http(server).build().expect("a client")
 }
 
 /// GPU memory between two margins.
@@ -82,7 +93,7 @@ async fn objects_of_every_size_land_whole() {
         // Whole, in parts side by side, and into more memory than there are bytes.
         for (part_bytes, room) in [(1 << 30, bytes), (1_000_003, bytes), (1 << 30, bytes + 99)] {
             let mut memory = Memory::new(&gpu, room);
-            let get = server.client().get_object("bkt", "k").part_bytes(part_bytes);
+            let get = client(&server).get_object("bkt", "k").part_bytes(part_bytes);
             let got = get.into(memory.target()).await.expect("arrives");
             assert_eq!((got.bytes, got.target.len()), (bytes as u64, room));
             assert_eq!(got.path, TransferPath::Http);
@@ -103,7 +114,7 @@ async fn ranges_land_where_they_are_wanted() {
     let server = Server::start(move |_, seen| Reply::object(seen, &stored, ETAG)).await;
     let mut memory = Memory::new(&gpu, 1_000_000);
     let mut rest = memory.target();
-    let mut get = server.client().get_ranges("bkt", "k");
+    let mut get = client(&server).get_ranges("bkt", "k");
     let mut expected = Vec::new();
     for (offset, length) in [(7, 1), (1_999_990, 10), (0, 4096), (333_333, 900_001)] {
         get = get
@@ -128,7 +139,7 @@ async fn a_body_that_breaks_midway_goes_on_where_it_broke() {
     })
     .await;
     let mut memory = Memory::new(&gpu, object.len());
-    let get = server.client().get_object("bkt", "k").part_bytes(1 << 30);
+    let get = client(&server).get_object("bkt", "k").part_bytes(1 << 30);
     let got = get.into(memory.target()).await.expect("arrives");
     assert_eq!(got.retries, 2);
     assert!(got.verified.is_whole());
@@ -144,7 +155,7 @@ async fn a_small_ring_makes_bodies_wait_and_no_more() {
     let object = pattern(30_000_000);
     let stored = object.clone();
     let server = Server::start(move |_, seen| Reply::object(seen, &stored, ETAG)).await;
-    let client = server.builder().staging_bytes(0).build().expect("a client");
+    let client = over_http(&server).staging_bytes(0).build().expect("a client");
     let mut memory = Memory::new(&gpu, object.len());
     let get = client.get_object("bkt", "k").part_bytes(1_500_000).concurrency(20);
     let got = get.into(memory.target()).await.expect("arrives");
@@ -171,7 +182,7 @@ async fn the_memory_comes_back_from_failures() {
     })
     .await;
     let mut memory = Memory::new(&gpu, 2_000_000);
-    let get = || server.client().get_object("bkt", "k");
+    let get = || client(&server).get_object("bkt", "k");
     let refused = get().into(memory.target()).await.expect_err("there is none");
     assert_eq!((refused.error.code(), refused.target.len()), (Some("NoSuchKey"), 2_000_000));
     drop(refused);
@@ -193,7 +204,7 @@ async fn a_dropped_read_lets_go_of_the_memory() {
     let Some(gpu) = gpu("a_dropped_read_lets_go_of_the_memory") else { return };
     let object = pattern(8_000_000);
     let server = Server::start(move |_, seen| Reply::object(seen, &object, ETAG)).await;
-    let client = server.client();
+    let client = client(&server);
     let mut memory = Memory::new(&gpu, 8_000_000);
     for turn in 0..30 {
         let target = memory.target();
@@ -220,7 +231,7 @@ async fn gpu_memory_is_sent_whole() {
         })
         .await;
         let mut memory = Memory::holding(&gpu, &object);
-        let put = server.client().put_object("bkt", "k").body(memory.source());
+        let put = client(&server).put_object("bkt", "k").body(memory.source());
         let put = put.send().await.expect("stored");
         assert_eq!((put.bytes, put.retries, put.parts), (bytes as u64, 1, 1));
         assert_eq!(put.path, TransferPath::Http);
@@ -252,7 +263,7 @@ async fn gpu_memory_is_sent_in_parts() {
     })
     .await;
     let mut memory = Memory::holding(&gpu, &object);
-    let put = server.client().put_object("bkt", "k").part_bytes(5 << 20).body(memory.source());
+    let put = client(&server).put_object("bkt", "k").part_bytes(5 << 20).body(memory.source());
     let put = put.send().await.expect("stored");
     assert_eq!((put.bytes, put.parts), (23_000_003, 5));
     let seen = server.seen();

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ::http::HeaderValue;
 use keyway_fabric::LinkError;
+use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::ipc::IpcError;
 use keyway_fabric::verbs::VerbsError;
 use keyway_proto::SessionToken;
@@ -66,6 +67,8 @@ pub(crate) struct Order<M> {
     pub(crate) memory: M,
     pub(crate) direction: Direction,
     pub(crate) answer_timeout: Duration,
+    /// Held until the key is dead.
+    pub(crate) turn: Option<Arc<StreamTurn>>,
 }
 
 /// A transfer that ended: the memory is its owner's again, and the key is dead.
@@ -108,7 +111,8 @@ async fn drive<M: Target>(
     order: Order<M>,
     given_up: impl Future<Output = HolderEvent> + Send,
 ) -> Settled<M> {
-    let Order { ticket, wire, mut call, memory, direction, answer_timeout } = order;
+    // The turn ends with the task.
+    let Order { ticket, wire, mut call, memory, direction, answer_timeout, turn: _turn } = order;
     let session = Arc::clone(&ticket.session);
     let mut given_up = pin!(given_up);
     // Opens nothing to anybody yet.

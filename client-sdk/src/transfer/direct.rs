@@ -137,6 +137,7 @@ impl Fetch {
             memory,
             direction: Direction::Write,
             answer_timeout: rdma.answer_timeout(),
+            turn: self.turn.clone(),
         };
         let Settled { mut memory, ticket, outcome } = transact(order, &self.stop).await;
         let result = match outcome {

@@ -6,6 +6,9 @@
 //! stands in [`direct`](super::direct), how bytes of a body get into the memory in
 //! [`landing`](super::landing).
 
+use std::sync::Arc;
+
+use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
 use keyway_proto::checksum::Hasher;
 use keyway_proto::{ByteRange, Checksum, ChecksumKind};
@@ -36,6 +39,8 @@ pub(super) struct Fetch {
     pub(super) stop: Stop,
     /// What was learnt of where the object is.
     pub(super) route: Route,
+    /// The caller's stream waits for its end.
+    pub(super) turn: Option<Arc<StreamTurn>>,
 }
 
 /// What was fetched.
@@ -100,6 +105,7 @@ impl Fetch {
             meter: self.meter.clone(),
             stop: self.stop.clone(),
             route: self.route.clone(),
+            turn: self.turn.clone(),
         }
     }
 
@@ -120,6 +126,12 @@ impl Fetch {
         let mut state = State::new(&self, Direct::default());
         let mut retries = self.client.retries();
         let stop = self.stop.clone();
+        if let Some(turn) = &self.turn {
+            let begun = async { Ok(turn.begun().await?) };
+            if let Err(error) = stop.or(begun).await {
+                return Err(Failed { error, target });
+            }
+        }
         loop {
             let result = match self.ticket(&mut state, &target).await {
                 Ok(Some(ticket)) => {
@@ -209,7 +221,8 @@ impl Fetch {
         if needed > available {
             return (target, Err(ClientError::TargetTooSmall { needed, available }));
         }
-        let mut landing = match target.land(self.client.staging(), state.reached as usize).await {
+        let (offset, turn) = (state.reached as usize, self.turn.clone());
+        let mut landing = match target.land(self.client.staging(), offset, turn).await {
             Ok(landing) => landing,
             Err(Failed { error, target }) => return (target, Err(error)),
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
+use keyway_fabric::gpu::StreamTurn;
 use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use tokio::time::Instant;
 
@@ -34,6 +35,7 @@ impl Client {
             concurrency: self.defaults().concurrency,
             progress: None,
             deadline: None,
+            turn: None,
         }
     }
 }
@@ -56,6 +58,7 @@ pub struct GetObject {
     pub(super) concurrency: usize,
     progress: Option<ProgressFn>,
     deadline: Option<Duration>,
+    turn: Option<Arc<StreamTurn>>,
 }
 
 /// A finished read.
@@ -127,6 +130,14 @@ impl GetObject {
     /// Gives up after this long, retries and pauses included.
     pub fn deadline(mut self, after: Duration) -> Self {
         self.deadline = Some(after);
+        self
+    }
+
+    /// Takes its turn on a stream of the caller's: the first byte is written when the work is
+    /// done that the stream was given before, and what it is given after waits until the read
+    /// has ended, well or not.
+    pub fn on_stream(mut self, turn: StreamTurn) -> Self {
+        self.turn = Some(Arc::new(turn));
         self
     }
 
@@ -250,6 +261,7 @@ impl GetObject {
             meter: Meter::new(None, self.progress),
             stop,
             route: Route::default(),
+            turn: self.turn,
         };
         let fetched = fetch.run_growing(target, grow).await?;
         let expected = fetched.info.checksum();
@@ -311,6 +323,7 @@ impl GetObject {
             meter: Meter::new(Some(range.length()), self.progress),
             stop,
             route: Route::default(),
+            turn: self.turn,
         };
         // What does not combine is hashed in order, so it is read in order.
         let in_order = expected.is_ok_and(|sum| !sum.kind().combines());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
+use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::memory::{DeviceSlice, HostSlice};
 use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
 use keyway_proto::{Checksum, KeyStrength, TransferPath};
@@ -32,6 +33,7 @@ impl Client {
             concurrency: self.defaults().concurrency,
             progress: None,
             deadline: None,
+            turn: None,
         }
     }
 }
@@ -107,6 +109,7 @@ pub struct PutObject {
     pub(super) concurrency: usize,
     progress: Option<ProgressFn>,
     deadline: Option<Duration>,
+    turn: Option<Arc<StreamTurn>>,
 }
 
 /// A finished write.
@@ -210,6 +213,14 @@ impl PutObject {
         self
     }
 
+    /// Takes its turn on a stream of the caller's: the first byte is read when the work is done
+    /// that the stream was given before, and what it is given after waits until the write has
+    /// ended, well or not.
+    pub fn on_stream(mut self, turn: StreamTurn) -> Self {
+        self.turn = Some(Arc::new(turn));
+        self
+    }
+
     /// Writes the object. It becomes visible whole, or not at all.
     ///
     /// # Errors
@@ -225,6 +236,10 @@ impl PutObject {
     }
 
     async fn write(mut self) -> Result<PutOutcome, ClientError> {
+        let turn = self.turn.take();
+        if let Some(turn) = &turn {
+            turn.begun().await?;
+        }
         let source = Source::open(std::mem::replace(&mut self.body, PutBody::Bytes(Bytes::new())));
         let source = source.await?;
         let bytes = source.bytes();

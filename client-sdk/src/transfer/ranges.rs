@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use keyway_fabric::gpu::StreamTurn;
 use keyway_proto::ByteRange;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -38,9 +39,22 @@ impl<M: GetTarget> GetRanges<M> {
         self
     }
 
+    /// Fails with status 412 unless the object has this ETag. It pins the version without asking
+    /// for it.
+    pub fn if_match(mut self, etag: impl Into<String>) -> Self {
+        self.get = self.get.if_match(etag);
+        self
+    }
+
     /// Ranges in flight at a time.
     pub fn concurrency(mut self, ranges: usize) -> Self {
         self.get = self.get.concurrency(ranges);
+        self
+    }
+
+    /// Takes its turn on a stream of the caller's, as [`GetObject::on_stream`].
+    pub fn on_stream(mut self, turn: StreamTurn) -> Self {
+        self.get = self.get.on_stream(turn);
         self
     }
 

@@ -9,7 +9,7 @@ use keyway_proto::{Checksum, ChecksumKind};
 use super::source::{Body, Run};
 use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
-use crate::http::{Answer, BodyProgress, Call, CallBody, Client};
+use crate::http::{Answer, BodyProgress, Call, Client};
 use crate::rdma::{
     FAILURES_MAX, Fallback, Fallbacks, Moved, Order, Outcome, Rdma, Reach, Reply, Settled, Target,
     Ticket, Travelled, transact,
@@ -49,20 +49,16 @@ pub(super) async fn send(
         None
     };
     let body = match &ticket {
-        Some(_) => run.lendable(client.staging(), rdma.shares()).await?,
-        None => run.body(client.staging()).await?,
+        Some(_) => run.lendable(rdma.shares()).await?,
+        None => run.body().await?,
     };
     let sum = body.checksum(ChecksumKind::Crc64Nvme).await?;
     call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
     let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
     match (body, ticket) {
-        (Body::Lent(memory), Some(ticket)) => {
-            sending.lend(memory, ticket, |memory| memory.into_bytes().into()).await
-        }
-        (Body::Device(body), Some(ticket)) => {
-            sending.lend(body.slice().clone(), ticket, |_| Body::Device(body).into_call()).await
-        }
-        (body, _) => sending.over_http(body.into_call()).await,
+        (Body::Lent(memory), Some(ticket)) => sending.lend(memory, ticket).await,
+        (Body::Device(slice), Some(ticket)) => sending.lend(slice, ticket).await,
+        (body, _) => sending.over_http(body).await,
     }
 }
 
@@ -88,11 +84,10 @@ enum Lent {
 
 impl Sending<'_> {
     /// Has a node read the memory, until it did, or it has to go over HTTP after all.
-    async fn lend<M: Target + Clone>(
+    async fn lend<M: Target + Clone + Into<Body>>(
         mut self,
         memory: M,
         ticket: Ticket,
-        over_http: impl FnOnce(M) -> CallBody + Send,
     ) -> Result<Sent, ClientError> {
         let rdma = self.client.rdma();
         let (mut failures, mut has_reopened) = (0, false);
@@ -118,7 +113,7 @@ impl Sending<'_> {
             ticket = rdma.ticket(None, memory.length() as u64, Reach::of(&memory)).await;
         };
         rdma.fall_back(reason, &mut self.fallbacks)?;
-        self.over_http(over_http(memory)).await
+        self.over_http(memory.into()).await
     }
 
     async fn attempt<M: Target>(&self, memory: M, ticket: Ticket) -> Result<Lent, ClientError> {
@@ -130,6 +125,7 @@ impl Sending<'_> {
             memory,
             direction: Direction::Read,
             answer_timeout: rdma.answer_timeout(),
+            turn: None,
         };
         let Settled { memory, ticket, outcome } = transact(order, &Stop::default()).await;
         let lent = match outcome {
@@ -186,8 +182,8 @@ impl Sending<'_> {
     }
 
     /// Sends it in the request's body; bytes sent again are counted once.
-    async fn over_http(mut self, body: CallBody) -> Result<Sent, ClientError> {
-        self.call.body = body;
+    async fn over_http(mut self, body: Body) -> Result<Sent, ClientError> {
+        self.call.body = body.into_call(self.client.staging()).await?;
         loop {
             let counted = Arc::new(AtomicU64::new(0));
             if !self.meter.is_silent() {

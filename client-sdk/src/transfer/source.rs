@@ -7,12 +7,12 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use keyway_fabric::gpu::GpuError;
 use keyway_fabric::memory::{DeviceSlice, HostBuffer, HostSlice};
-use keyway_proto::{Checksum, ChecksumKind};
+use keyway_proto::{Checksum, ChecksumKind, DigestSet};
 
 use super::PutBody;
 use crate::error::ClientError;
 use crate::http::{CallBody, Fetched};
-use crate::rdma::Reach;
+use crate::rdma::{Reach, Target as _};
 use crate::staging::{Ring, Staging};
 
 /// Where parts come from.
@@ -73,19 +73,13 @@ pub(super) enum Body {
     /// In memory.
     Bytes(Bytes),
     /// In a GPU's memory.
-    Device(DeviceBody),
+    Device(DeviceSlice),
 }
 
 /// Bytes of a GPU's memory, and the way out of it.
 pub(super) struct DeviceBody {
     slice: DeviceSlice,
     ring: Arc<Ring>,
-}
-
-impl DeviceBody {
-    pub(super) fn slice(&self) -> &DeviceSlice {
-        &self.slice
-    }
 }
 
 impl Fetched for DeviceBody {
@@ -107,23 +101,38 @@ impl Body {
         match self {
             Self::Lent(memory) => Ok(Checksum::of(kind, memory)),
             Self::Bytes(bytes) => Ok(Checksum::of(kind, bytes)),
-            Self::Device(DeviceBody { slice, ring }) => {
-                let (address, bytes) = (slice.address(), slice.len() as u64);
-                if bytes == 0 {
-                    return Ok(Checksum::of(kind, &[]));
-                }
-                Ok(ring.queue.digest(kind, address, bytes, Arc::new(slice.clone())).await?)
+            Self::Device(slice) => {
+                let found = slice.digests(slice.len(), DigestSet::NONE.with(kind)).await?;
+                Ok(*found.value(kind).expect("what was asked for is there"))
             }
         }
     }
 
     /// What a request carries.
-    pub(super) fn into_call(self) -> CallBody {
-        match self {
+    ///
+    /// # Errors
+    /// When there is no way out of the GPU.
+    pub(super) async fn into_call(self, staging: &Staging) -> Result<CallBody, ClientError> {
+        Ok(match self {
             Self::Lent(memory) => CallBody::Bytes(memory.into_bytes()),
             Self::Bytes(bytes) => CallBody::Bytes(bytes),
-            Self::Device(body) => CallBody::Fetched(Arc::new(body)),
-        }
+            Self::Device(slice) => {
+                let ring = staging.ring(slice.gpu()).await?;
+                CallBody::Fetched(Arc::new(DeviceBody { slice, ring }))
+            }
+        })
+    }
+}
+
+impl From<HostSlice> for Body {
+    fn from(memory: HostSlice) -> Self {
+        Self::Lent(memory)
+    }
+}
+
+impl From<DeviceSlice> for Body {
+    fn from(slice: DeviceSlice) -> Self {
+        Self::Device(slice)
     }
 }
 
@@ -131,18 +140,14 @@ impl Run<'_> {
     /// The bytes, for a request's body: a view of memory, or a read of the file.
     ///
     /// # Errors
-    /// When the file cannot be read, or has become shorter; when there is no way out of the
-    /// GPU.
-    pub(super) async fn body(&self, staging: &Staging) -> Result<Body, ClientError> {
+    /// When the file cannot be read, or has become shorter.
+    pub(super) async fn body(&self) -> Result<Body, ClientError> {
         let range = self.range();
         Ok(match self.source {
             Source::Memory(bytes) => Body::Bytes(bytes.slice(range)),
             Source::Host(slice) => Body::Bytes(slice.part(range).into_bytes()),
             Source::File { .. } => Body::Bytes(self.read().await?.into()),
-            Source::Device(slice) => {
-                let ring = staging.ring(slice.gpu()).await?;
-                Body::Device(DeviceBody { slice: slice.part(range), ring })
-            }
+            Source::Device(slice) => Body::Device(slice.part(range)),
         })
     }
 
@@ -160,15 +165,11 @@ impl Run<'_> {
     ///
     /// # Errors
     /// As [`body`](Self::body), and where there is no memory.
-    pub(super) async fn lendable(
-        &self,
-        staging: &Staging,
-        shared: bool,
-    ) -> Result<Body, ClientError> {
+    pub(super) async fn lendable(&self, shared: bool) -> Result<Body, ClientError> {
         let range = self.range();
         let bytes = match self.source {
             Source::Host(slice) => return Ok(Body::Lent(slice.part(range))),
-            Source::Device(_) => return self.body(staging).await,
+            Source::Device(_) => return self.body().await,
             Source::File { .. } => Bytes::from(self.read().await?),
             Source::Memory(bytes) => bytes.slice(range),
         };

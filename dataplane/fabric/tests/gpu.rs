@@ -17,6 +17,8 @@ mod memory;
 mod processes;
 #[path = "gpu/raw.rs"]
 mod raw;
+#[path = "gpu/turns.rs"]
+mod turns;
 
 use std::io::Write as _;
 use std::sync::Arc;

@@ -6,11 +6,9 @@
 
 use std::sync::Arc;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt as _};
-use keyway_fabric::gpu::{CopyBatch, CopyDone, GpuError};
+use keyway_fabric::gpu::{CopyBatch, GpuError, StreamTurn};
 use keyway_fabric::memory::{DeviceSliceMut, Lease, LeaseClass};
+use tokio::task::{JoinError, JoinSet};
 
 use super::{GetTarget, Land, Landing};
 use crate::error::ClientError;
@@ -22,14 +20,20 @@ impl GetTarget for DeviceSliceMut {}
 impl Land for DeviceSliceMut {
     type Landing = DeviceLanding;
 
-    async fn land(self, staging: &Staging, offset: usize) -> Result<DeviceLanding, Failed<Self>> {
+    async fn land(
+        self,
+        staging: &Staging,
+        offset: usize,
+        turn: Option<Arc<StreamTurn>>,
+    ) -> Result<DeviceLanding, Failed<Self>> {
         match staging.ring(self.gpu()).await {
             Ok(ring) => Ok(DeviceLanding {
                 target: Arc::new(self),
                 ring,
+                turn,
                 given: offset,
                 open: None,
-                copies: FuturesUnordered::new(),
+                copies: JoinSet::new(),
                 failure: None,
             }),
             Err(error) => Err(Failed { error, target: self }),
@@ -49,11 +53,14 @@ impl Land for DeviceSliceMut {
 pub struct DeviceLanding {
     target: Arc<DeviceSliceMut>,
     ring: Arc<Ring>,
+    turn: Option<Arc<StreamTurn>>,
     /// Bytes given to the copy engine, and those before them.
     given: usize,
     /// What is being filled, and how far it is.
     open: Option<(Lease, usize)>,
-    copies: FuturesUnordered<BoxFuture<'static, CopyDone>>,
+    /// Tasks of their own: a lease goes back as soon as it was copied from, although this body
+    /// may be waiting for its sender.
+    copies: JoinSet<Result<(), GpuError>>,
     /// A copy that failed; none is made after it.
     failure: Option<GpuError>,
 }
@@ -68,21 +75,17 @@ impl DeviceLanding {
         let mut batch = CopyBatch::new();
         batch.into_device(lease.into_bytes(0..filled), self.target.address() + self.given as u64);
         batch.keep(Arc::clone(&self.target) as Arc<_>);
-        self.given += filled;
-        self.copies.push(self.ring.queue.submit(batch).boxed());
-        // The copy begins when its future is polled first.
-        self.reap();
-    }
-
-    /// Takes note of the copies that have ended.
-    fn reap(&mut self) {
-        while let Some(Some(done)) = self.copies.next().now_or_never() {
-            self.note(done);
+        if let Some(turn) = &self.turn {
+            batch.keep(Arc::clone(turn) as Arc<_>);
         }
+        self.given += filled;
+        let copy = self.ring.queue.submit(batch);
+        self.copies.spawn(async move { copy.await.result });
     }
 
-    fn note(&mut self, done: CopyDone) {
-        if let Err(error) = done.result {
+    fn note(&mut self, copied: Result<Result<(), GpuError>, JoinError>) {
+        // A task without a result went down with its runtime.
+        if let Err(error) = copied.unwrap_or(Err(GpuError::Closed)) {
             self.failure.get_or_insert(error);
         }
     }
@@ -92,11 +95,13 @@ impl Landing for DeviceLanding {
     type Target = DeviceSliceMut;
 
     async fn room(&mut self, most: usize) -> Result<&mut [u8], ClientError> {
-        self.reap();
+        while let Some(copied) = self.copies.try_join_next() {
+            self.note(copied);
+        }
         while self.copies.len() >= COPIES_MAX
-            && let Some(done) = self.copies.next().await
+            && let Some(copied) = self.copies.join_next().await
         {
-            self.note(done);
+            self.note(copied);
         }
         if let Some(failure) = &self.failure {
             return Err(failure.clone().into());
@@ -120,8 +125,8 @@ impl Landing for DeviceLanding {
 
     async fn end(mut self) -> (DeviceSliceMut, Result<(), ClientError>) {
         self.flush();
-        while let Some(done) = self.copies.next().await {
-            self.note(done);
+        while let Some(copied) = self.copies.join_next().await {
+            self.note(copied);
         }
         let Self { mut target, failure, .. } = self;
         let target = loop {

@@ -1,5 +1,8 @@
 //! Host memory: bytes are received where they belong.
 
+use std::sync::Arc;
+
+use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::memory::HostSliceMut;
 
 use super::{GetTarget, Land, Landing};
@@ -12,7 +15,12 @@ impl GetTarget for HostSliceMut {}
 impl Land for HostSliceMut {
     type Landing = HostLanding;
 
-    async fn land(self, _: &Staging, offset: usize) -> Result<HostLanding, Failed<Self>> {
+    async fn land(
+        self,
+        _: &Staging,
+        offset: usize,
+        _: Option<Arc<StreamTurn>>,
+    ) -> Result<HostLanding, Failed<Self>> {
         Ok(HostLanding { target: self, reached: offset })
     }
 

@@ -8,6 +8,10 @@
 mod device;
 mod host;
 
+use std::sync::Arc;
+
+use keyway_fabric::gpu::StreamTurn;
+
 use crate::error::ClientError;
 use crate::rdma::Target;
 use crate::staging::Staging;
@@ -25,7 +29,7 @@ pub trait Land: Target + Sized {
     /// The memory while bodies land in it.
     type Landing: Landing<Target = Self>;
 
-    /// Begins to fill it from `offset` on.
+    /// Begins to fill it from `offset` on. The turn is held until nothing writes there any more.
     ///
     /// # Errors
     /// With the memory, where what the way there needs is not to be had.
@@ -33,6 +37,7 @@ pub trait Land: Target + Sized {
         self,
         staging: &Staging,
         offset: usize,
+        turn: Option<Arc<StreamTurn>>,
     ) -> impl Future<Output = Result<Self::Landing, Failed<Self>>> + Send;
 
     /// Cuts off and gives the first `bytes` bytes; `self` keeps the rest.

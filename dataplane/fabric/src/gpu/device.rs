@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 
 use keyway_sys::cuda::abi::{self, Context, Device, DeviceAttribute};
@@ -30,6 +31,8 @@ pub struct Gpu {
     /// The copy engine, while anybody holds it.
     pub(super) engine: Mutex<Weak<Engine>>,
     pub(super) kernels: OnceLock<Result<Kernels, GpuError>>,
+    /// Words of pinned memory that callers' streams wait for; those that no turn has.
+    pub(super) words: Mutex<Vec<&'static AtomicU32>>,
 }
 
 // SAFETY: a context may be made current on any thread; all else is plain data.
@@ -223,8 +226,8 @@ impl Gpu {
         let mut context: Context = std::ptr::null_mut();
         // SAFETY: the function writes a context's handle; `drop` releases it.
         unsafe { cuda.primary_ctx_retain(&raw mut context, device) }?;
-        let (engine, kernels) = (Mutex::default(), OnceLock::new());
-        Ok(Self { cuda, ordinal, device, context, uuid, name, limits, engine, kernels })
+        let (engine, kernels, words) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        Ok(Self { cuda, ordinal, device, context, uuid, name, limits, engine, kernels, words })
     }
 }
 

@@ -63,6 +63,9 @@ pub enum GpuError {
     /// The kernel gives the host no memory.
     #[error("the host is out of memory")]
     Memory(#[source] MemoryError),
+    /// The kernel gives no host memory.
+    #[error("there is no host memory for the GPU to reach")]
+    NoHostMemory,
     /// The host memory is pinned already, by another part of this process.
     #[error("some of the host memory is pinned already")]
     AlreadyPinned,

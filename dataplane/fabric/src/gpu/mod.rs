@@ -6,6 +6,7 @@
 //! | what the driver knows of an address | `pointer` |
 //! | host memory that a GPU reaches at bus speed | [`pinned`] |
 //! | streams and events: one owner type each | `stream` |
+//! | a transfer's turn among the work of a caller's stream | `turn` |
 //! | the copy engine: the only thread that gives a GPU work | [`copy`] |
 //! | the kernels, loaded when first used | `kernels` |
 //!
@@ -20,8 +21,10 @@ mod kernels;
 pub mod pinned;
 pub(crate) mod pointer;
 mod stream;
+mod turn;
 
 pub use copy::{CopyBatch, CopyDone, CopyQueue, CopyStats};
 pub use device::{Gpu, GpuInfo, GpuLimits, GpuUuid};
 pub use error::GpuError;
 pub use pinned::Pinned;
+pub use turn::StreamTurn;

@@ -1,0 +1,68 @@
+//! A turn comes after what a stream was given before, and before what it is given after.
+
+use std::time::Duration;
+
+use keyway_fabric::gpu::StreamTurn;
+use keyway_fabric::memory::DeviceBuffer;
+
+use crate::gpu;
+use crate::raw::Raw;
+
+const BYTES: usize = 64 << 20;
+
+#[tokio::test]
+async fn a_stream_waits_for_the_end_of_the_turn() {
+    let Some(gpu) = gpu() else { return };
+    let buffer = DeviceBuffer::alloc(&gpu, BYTES).unwrap();
+    let (raw, address) = (Raw::of(&gpu), buffer.address());
+    let stream = raw.stream();
+    let fill = |value| {
+        // SAFETY: the stream and the buffer live to the test's end.
+        unsafe { raw.cuda.memset_async(address, value, BYTES, stream) }.unwrap();
+    };
+    for round in 0..100u8 {
+        for _ in 0..4 {
+            fill(round);
+        }
+        // SAFETY: the stream lives.
+        let turn = unsafe { StreamTurn::take(&gpu, stream as u64) }.unwrap();
+        fill(round.wrapping_add(100));
+        turn.begun().await.unwrap();
+        turn.begun().await.unwrap();
+        let mut seen = [0; 4096];
+        for at in [0, BYTES / 2, BYTES - seen.len()] {
+            buffer.read(at, &mut seen).unwrap();
+            assert!(seen.iter().all(|byte| *byte == round), "round {round}");
+        }
+        if round == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            // SAFETY: the stream lives.
+            assert!(unsafe { raw.cuda.stream_query(stream) }.is_err(), "it waits");
+        }
+        drop(turn);
+        // SAFETY: the stream lives.
+        unsafe { raw.cuda.stream_synchronize(stream) }.unwrap();
+        buffer.read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|byte| *byte == round.wrapping_add(100)), "round {round}");
+    }
+    // SAFETY: made above; nothing is under way.
+    unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
+}
+
+/// More turns at a time than a page has words, on one stream, ended in any order.
+#[tokio::test]
+async fn turns_may_end_in_any_order() {
+    let Some(gpu) = gpu() else { return };
+    let raw = Raw::of(&gpu);
+    let stream = raw.stream();
+    // SAFETY: the stream lives.
+    let take = || unsafe { StreamTurn::take(&gpu, stream as u64) }.unwrap();
+    let mut turns: Vec<_> = (0..1500).map(|_| take()).collect();
+    turns.first().unwrap().begun().await.unwrap();
+    fastrand::Rng::with_seed(4).shuffle(&mut turns);
+    drop(turns);
+    // SAFETY: the stream lives.
+    unsafe { raw.cuda.stream_synchronize(stream) }.unwrap();
+    // SAFETY: made above; nothing is under way.
+    unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
+}
