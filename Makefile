@@ -4,7 +4,7 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench fuzz doc crash deploy build wheel rust clients
+.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench bench-gpu kernels fuzz doc crash deploy build wheel rust clients
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ check: rust ## Formatting, lints, licences, layering, tidiness
 
 bench: rust ## Throughput, latency, CPU and memory, beside a peer where one is installed
 	@$(SCRIPTS)/bench.sh
+
+bench-gpu: rust ## Copies and digests of a GPU's memory, beside the driver alone
+	@cargo bench --ignore-rust-version -p keyway-fabric --bench gpu
+
+kernels: ## Compile the GPU kernels anew; needs no GPU
+	@$(SCRIPTS)/kernels.sh
 
 fuzz: rust ## Fuzz every parser, FUZZ_SECONDS each (30)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(SCRIPTS)/fuzz.sh

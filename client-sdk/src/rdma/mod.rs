@@ -34,6 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use keyway_fabric::gpu::Gpu;
 use keyway_proto::{KeyStrength, NodeId, TransferPath};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ use crate::builder::PathPolicy;
 use crate::error::ClientError;
 use crate::http::{Client, Wire};
 use fallback::Counters;
-use ports::LocalPort;
+use ports::{LocalPort, MemoryKind};
 use rails::{Opening, Rails, Told, Way};
 
 pub use config::RdmaConfig;
@@ -85,7 +86,7 @@ impl Client {
         let mut reports = Vec::new();
         for slot in rails.slots() {
             let Way::Rail(port, rail) = &slot.way else { continue };
-            let session = slot.session(&rdma.opening()).await;
+            let session = slot.session(MemoryKind::Host, &rdma.opening()).await;
             reports.push(RailReport {
                 port: port.name(),
                 node: rail.node,
@@ -120,20 +121,25 @@ struct Listed {
 }
 
 /// What may be done with the memory of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reach {
+    /// Whether adapters may reach it at all; which one does, it tells by its test.
     registrable: bool,
     shareable: bool,
+    /// The GPU whose memory it is.
+    gpu: Option<Arc<Gpu>>,
 }
 
 impl Reach {
     pub(crate) fn of<M: Target>(memory: &M) -> Self {
-        Self { registrable: M::IS_REGISTRABLE, shareable: memory.is_shareable() }
+        let gpu = memory.gpu().map(Arc::clone);
+        let registrable = gpu.as_ref().is_none_or(|gpu| gpu.limits().dma_buf);
+        Self { registrable, shareable: memory.is_shareable(), gpu }
     }
 
     /// Of memory of the client's own.
     pub(crate) fn of_own(shared: bool) -> Self {
-        Self { registrable: true, shareable: shared }
+        Self { registrable: true, shareable: shared, gpu: None }
     }
 }
 
@@ -197,7 +203,7 @@ impl Rdma {
             let weak = self.config.strength_min > KeyStrength::Ipc;
             let doors = if weak { Err(Fallback::TooWeak) } else { self.doors().await };
             let ticket = match doors {
-                Ok(doors) => doors.ticket(node, self.is_required(), &self.opening()).await,
+                Ok(doors) => doors.ticket(node, None, self.is_required(), &self.opening()).await,
                 Err(why) => Err(why),
             };
             match ticket {
@@ -212,7 +218,12 @@ impl Rdma {
         if !reach.registrable {
             return Err(Fallback::Registration);
         }
-        rails.ticket(node, self.is_required(), &self.opening()).await
+        // Device memory has no windows.
+        if reach.gpu.is_some() && self.config.strength_min > KeyStrength::Registration {
+            return Err(Fallback::TooWeak);
+        }
+        let insisting = self.is_required();
+        rails.ticket(node, reach.gpu.as_ref(), insisting, &self.opening()).await
     }
 
     /// Whether a node is reached.

@@ -1,8 +1,10 @@
 //! This machine's ports, opened and tried with the first transfer that may use them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use keyway_fabric::verbs::{Port, SelfTest, open_ports, self_test};
+use keyway_fabric::gpu::{Gpu, GpuUuid};
+use keyway_fabric::verbs::{Port, SelfTest, device_memory_test, open_ports, self_test};
 use keyway_proto::KeyStrength;
 use keyway_proto::key::RevokeRace;
 
@@ -14,8 +16,19 @@ use super::pairing::End;
 pub(super) struct LocalPort {
     port: Option<Port>,
     found: SelfTest,
-    /// The strongest keys that it gives.
+    /// The strongest keys that it gives over host memory.
     pub(super) strength: KeyStrength,
+    /// The GPUs whose memory was tried, and whether it is reached.
+    gpus: tokio::sync::Mutex<HashMap<GpuUuid, bool>>,
+}
+
+/// Whose memory a session lends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryKind {
+    /// The host's.
+    Host,
+    /// A GPU's. The kernel binds no windows to it: its keys are registrations.
+    Device,
 }
 
 impl LocalPort {
@@ -34,9 +47,31 @@ impl LocalPort {
         format!("{}/{}", info.device, info.number)
     }
 
-    /// The kinds of keys that it gives, and that are wanted.
-    pub(super) fn strengths(&self, min: KeyStrength) -> Vec<KeyStrength> {
-        strengths(self.strength, min)
+    /// The strongest keys that it gives over memory of a kind.
+    pub(super) fn strongest(&self, memory: MemoryKind) -> KeyStrength {
+        match memory {
+            MemoryKind::Host => self.strength,
+            MemoryKind::Device => self.strength.min(KeyStrength::Registration),
+        }
+    }
+
+    /// The kinds of keys that it gives over memory of a kind, and that are wanted.
+    pub(super) fn strengths(&self, memory: MemoryKind, min: KeyStrength) -> Vec<KeyStrength> {
+        strengths(self.strongest(memory), min)
+    }
+
+    /// Whether it reaches a GPU's memory: tried with the first transfer that may need it.
+    pub(super) async fn reaches(&self, gpu: &Arc<Gpu>) -> bool {
+        // Those who come meanwhile wait for the one test.
+        let mut gpus = self.gpus.lock().await;
+        if let Some(known) = gpus.get(&gpu.uuid()) {
+            return *known;
+        }
+        let found = Box::pin(device_memory_test(self.port(), gpu)).await;
+        tracing::debug!(port = self.name(), gpu = %gpu.uuid(), %found, "RDMA to GPU memory");
+        let reached = found.strength.is_some();
+        gpus.insert(gpu.uuid(), reached);
+        reached
     }
 
     /// Whether a window keeps to its bounds inside a larger registration.
@@ -91,13 +126,14 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<Arc<LocalPort>>, Fal
         let info = port.info();
         tracing::debug!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA");
         if let Some(strength) = found.strength {
-            ports.push(LocalPort { port: Some(port), found, strength });
+            let gpus = tokio::sync::Mutex::default();
+            ports.push(LocalPort { port: Some(port), found, strength, gpus });
         }
     }
     if ports.is_empty() {
         return Err(Fallback::SelfTest);
     }
-    ports.retain(|port| !port.strengths(config.strength_min).is_empty());
+    ports.retain(|port| !port.strengths(MemoryKind::Host, config.strength_min).is_empty());
     if ports.is_empty() {
         return Err(Fallback::TooWeak);
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::http::Method;
+use keyway_fabric::gpu::Gpu;
 use keyway_proto::{Door, NodeId, Rail};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,7 +20,7 @@ use super::RdmaConfig;
 use super::fallback::{Counters, Fallback};
 use super::local;
 use super::pairing::{self, End};
-use super::ports::LocalPort;
+use super::ports::{LocalPort, MemoryKind};
 use super::session::Session;
 use crate::error::{ClientError, Malformed};
 use crate::http::{Call, Wire};
@@ -46,10 +47,14 @@ pub(super) struct Rails {
 /// A way to a node.
 pub(super) struct Slot {
     pub(super) way: Way,
-    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    session: Opened,
+    /// For GPU memory, which gets weaker keys than other.
+    device_session: Opened,
     failures: AtomicU32,
     rests_until: parking_lot::Mutex<Option<Instant>>,
 }
+
+type Opened = tokio::sync::Mutex<Option<Arc<Session>>>;
 
 /// What a slot's sessions are opened over.
 pub(super) enum Way {
@@ -161,13 +166,14 @@ impl Rails {
     }
 
     /// Leave for a transfer with this node, or any: rails take turns. Waits while as many are in
-    /// flight as the session may have.
+    /// flight as the session may have. `gpu` is the one whose memory adapters must reach.
     ///
     /// # Errors
     /// Why there is none. A rail that rests is tried only when `insisting`.
     pub(super) async fn ticket(
         &self,
         node: Option<NodeId>,
+        gpu: Option<&Arc<Gpu>>,
         insisting: bool,
         opening: &Opening<'_>,
     ) -> Result<Ticket, Fallback> {
@@ -183,7 +189,14 @@ impl Rails {
         let resting = if insisting { resting } else { Vec::new() };
         let mut why = Fallback::Paused;
         for slot in awake.into_iter().chain(resting) {
-            let Some(session) = slot.session(opening).await else {
+            if let (Some(gpu), Way::Rail(port, _)) = (gpu, &slot.way)
+                && !port.reaches(gpu).await
+            {
+                why = Fallback::Registration;
+                continue;
+            }
+            let memory = if gpu.is_some() { MemoryKind::Device } else { MemoryKind::Host };
+            let Some(session) = slot.session(memory, opening).await else {
                 why = Fallback::NoSession;
                 continue;
             };
@@ -207,16 +220,24 @@ impl Slot {
     fn new(way: Way) -> Self {
         Self {
             way,
-            session: tokio::sync::Mutex::default(),
+            session: Opened::default(),
+            device_session: Opened::default(),
             failures: AtomicU32::new(0),
             rests_until: parking_lot::Mutex::default(),
         }
     }
 
-    /// The session, opened where there is none that could be used. Those who come meanwhile
-    /// wait for the one opening.
-    pub(super) async fn session(&self, opening: &Opening<'_>) -> Option<Arc<Session>> {
-        let mut session = self.session.lock().await;
+    /// The session for memory of a kind, opened where there is none that could be used. Those who
+    /// come meanwhile wait for the one opening.
+    pub(super) async fn session(
+        &self,
+        memory: MemoryKind,
+        opening: &Opening<'_>,
+    ) -> Option<Arc<Session>> {
+        let mut session = match memory {
+            MemoryKind::Host => self.session.lock().await,
+            MemoryKind::Device => self.device_session.lock().await,
+        };
         if let Some(open) = session.as_ref().filter(|open| open.is_usable()) {
             return Some(Arc::clone(open));
         }
@@ -226,7 +247,9 @@ impl Slot {
         let opened = match &self.way {
             Way::Rail(port, rail) => {
                 let (port, rail) = (Arc::clone(port), rail.clone());
-                tokio::spawn(async move { Session::open(&wire, &port, &rail, &config).await })
+                tokio::spawn(
+                    async move { Session::open(&wire, &port, &rail, memory, &config).await },
+                )
             }
             Way::Door(door) => {
                 let door = door.clone();

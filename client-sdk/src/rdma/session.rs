@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use super::RdmaConfig;
 use super::armed::{Armed, Held};
 use super::local::LocalLane;
-use super::ports::LocalPort;
+use super::ports::{LocalPort, MemoryKind};
 use super::registrations::Registrations;
 use super::target::Target;
 use super::transaction::{RdmaError, rejoin};
@@ -99,10 +99,12 @@ impl Session {
         wire: &Arc<Wire>,
         port: &Arc<LocalPort>,
         rail: &Rail,
+        memory: MemoryKind,
         config: &RdmaConfig,
     ) -> Result<Arc<Self>, SessionError> {
         let (domain, pending) = {
-            let (port, shape) = (Arc::clone(port), shape(port.strength, config.windows));
+            let shape = shape(port.strongest(memory), config.windows);
+            let port = Arc::clone(port);
             blocking(move || {
                 let domain = Domain::new(port.port().device())?;
                 let pending = port.port().link(&domain, shape)?;
@@ -110,7 +112,7 @@ impl Session {
             })
             .await?
         };
-        let strengths = port.strengths(config.strength_min);
+        let strengths = port.strengths(memory, config.strength_min);
         let request = SessionRequest {
             node: rail.node,
             rail: rail.rail,

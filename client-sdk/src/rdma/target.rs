@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use keyway_fabric::NativeError;
 use keyway_fabric::gpu::{CopyQueue, Gpu};
 use keyway_fabric::ipc::Export;
 use keyway_fabric::memory::{BufferLife, DeviceSlice, DeviceSliceMut, HostSlice, HostSliceMut};
@@ -28,8 +27,8 @@ pub trait Target: Send + Sync + 'static {
     /// The same, for a node of this host.
     const LOCAL_PATH: TransferPath;
 
-    /// Whether adapters can register it.
-    const IS_REGISTRABLE: bool;
+    /// The GPU whose memory it is; none where it is the host's.
+    fn gpu(&self) -> Option<&Arc<Gpu>>;
 
     /// Whether another process can map it, as far as is known without asking a device.
     fn is_shareable(&self) -> bool;
@@ -74,7 +73,10 @@ macro_rules! host_target {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsHost;
             const LOCAL_PATH: TransferPath = TransferPath::IpcHost;
-            const IS_REGISTRABLE: bool = true;
+
+            fn gpu(&self) -> Option<&Arc<Gpu>> {
+                None
+            }
 
             fn is_shareable(&self) -> bool {
                 <$slice>::export(self).is_some()
@@ -119,7 +121,10 @@ macro_rules! device_target {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsGpu;
             const LOCAL_PATH: TransferPath = TransferPath::IpcGpu;
-            const IS_REGISTRABLE: bool = false;
+
+            fn gpu(&self) -> Option<&Arc<Gpu>> {
+                Some(<$slice>::gpu(self))
+            }
 
             fn is_shareable(&self) -> bool {
                 true
@@ -144,11 +149,12 @@ macro_rules! device_target {
             }
 
             fn anchor(&self) -> Result<Anchor, VerbsError> {
-                Err(no_dma_buf())
+                // Whole buffers are registered for windows alone.
+                Err(VerbsError::NoWindows)
             }
 
             fn exact_anchor(&self) -> Result<Anchor, VerbsError> {
-                Err(no_dma_buf())
+                Ok(<$slice>::exact_anchor(self)?)
             }
 
             fn life(&self) -> BufferLife {
@@ -158,7 +164,7 @@ macro_rules! device_target {
             async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
                 assert!(bytes <= self.len(), "digests are of bytes of the slice");
                 let range = (self.address(), bytes as u64);
-                digests_on(self.gpu(), range, self.backing(), set).await
+                digests_on(<$slice>::gpu(self), range, self.backing(), set).await
             }
         }
     };
@@ -167,10 +173,6 @@ macro_rules! device_target {
 device_target!(DeviceSliceMut);
 device_target!(DeviceSlice);
 
-fn no_dma_buf() -> VerbsError {
-    NativeError::NotOffered { library: "libibverbs.so.1", symbol: "ibv_reg_dmabuf_mr" }.into()
-}
-
 /// Checksums that the GPU computes.
 async fn digests_on(
     gpu: &Arc<Gpu>,
@@ -178,6 +180,8 @@ async fn digests_on(
     keep: Arc<dyn Any + Send + Sync>,
     set: DigestSet,
 ) -> Result<Digests, ClientError> {
+    // What an adapter wrote is there for the GPU's work from here on.
+    gpu.flush_remote_writes()?;
     let queue = CopyQueue::open(gpu)?;
     let mut found = Vec::new();
     for kind in set.iter() {

@@ -45,6 +45,7 @@ use session::{Sessions, Use};
 pub use config::{IpcConfig, RdmaConfig};
 pub use door::DoorUnavailable;
 pub(crate) use execute::{Needs, execute};
+pub use keyway_fabric::gpu::{Gpu, GpuError, GpuInfo};
 pub use rail::{PortReport, RdmaUnavailable, examine};
 
 /// The node's direct side.

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use keyway_fabric::gpu::{Gpu, GpuUuid};
 use keyway_fabric::memory::Arena;
 use keyway_fabric::verbs::{
-    Access, Device, Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError, open_ports,
-    self_test,
+    Access, Device, Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError,
+    device_memory_test, open_ports, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
@@ -111,27 +112,47 @@ pub struct PortReport {
     pub info: PortInfo,
     /// Whether the adapter says that it has type-2B memory windows.
     pub has_windows: bool,
-    /// What it can really do.
+    /// What it can really do with host memory.
     pub found: SelfTest,
+    /// The same with the memory of each GPU whose driver lets adapters reach it.
+    pub gpus: Vec<(GpuUuid, SelfTest)>,
 }
 
-/// Opens and tries every active port. Takes up to seconds.
+/// Opens and tries every active port. Takes up to seconds. Where there is one, GPUs are opened
+/// and tried with it.
 ///
 /// # Errors
 /// When libibverbs is missing or fails.
 pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
     let mut reports = Vec::new();
-    for port in ports(&[])? {
+    let ports = ports(&[])?;
+    let reachable = if ports.is_empty() { Vec::new() } else { reachable_gpus().await };
+    for port in ports {
+        let mut gpus = Vec::new();
+        for gpu in &reachable {
+            gpus.push((gpu.uuid(), device_memory_test(&port, gpu).await));
+        }
         let (info, device) = (port.info().clone(), port.device());
         reports.push(PortReport {
             name: format!("{}/{}", info.device, info.number),
             firmware: device.firmware(),
             has_windows: device.has_windows(),
             found: self_test(&port).await,
+            gpus,
             info,
         });
     }
     Ok(reports)
+}
+
+/// The GPUs whose memory adapters may reach.
+async fn reachable_gpus() -> Vec<Arc<Gpu>> {
+    let open = || {
+        let gpus = Gpu::list().unwrap_or_default().into_iter();
+        let reachable = gpus.filter(|gpu| gpu.limits.dma_buf);
+        reachable.filter_map(|gpu| Gpu::open(gpu.ordinal).ok()).collect()
+    };
+    tokio::task::spawn_blocking(open).await.unwrap_or_default()
 }
 
 /// Opens and tries the ports that are wanted. Says in the log what was found, and why not

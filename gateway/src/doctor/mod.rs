@@ -1,8 +1,10 @@
 //! What this machine offers, and what follows from it.
 //!
 //! Everything is tried rather than looked up: `O_DIRECT` with a write in the data directory,
-//! io_uring and the store's own choice by opening a small store, RDMA ports by their self-test.
+//! io_uring and the store's own choice by opening a small store, RDMA ports by their self-test with
+//! the host's memory and each GPU's.
 
+mod gpu;
 mod limits;
 mod rdma;
 mod store;
@@ -10,7 +12,6 @@ mod store;
 use std::fmt;
 use std::path::Path;
 
-use keyway_dataplane::probe;
 use serde::Serialize;
 
 /// How a finding is to be taken.
@@ -62,6 +63,9 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// The path that a client on this host gets, and why not a better one.
     pub path: PathChoice,
+    /// The same for GPU memory, where there is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_path: Option<PathChoice>,
 }
 
 /// A path of the data, by the name that results carry.
@@ -83,24 +87,15 @@ impl Report {
 /// Looks at this machine, and at the file system of `data_dir` (made where it is missing, and
 /// removed again). Takes up to seconds; blocks.
 pub async fn examine(data_dir: &Path) -> Report {
-    let probe = tokio::task::spawn_blocking(probe::probe).await;
     let mut findings = vec![limits::kernel(), limits::cores()];
     findings.extend(store::examine(data_dir).await);
     findings.extend([limits::locked_memory(), limits::memory_tier()]);
     findings.extend([limits::descriptors(), limits::clock()]);
-    let (ports, path) = rdma::findings().await;
-    findings.extend(ports);
-    findings.extend(probe.ok().map(|probe| gpu(&probe)));
-    Report { version: env!("CARGO_PKG_VERSION"), findings, path }
-}
-
-fn gpu(probe: &keyway_dataplane::Probe) -> Finding {
-    const GPU: &str = "objects land in host memory; GPU memory needs NVIDIA's driver";
-    match &probe.gpu {
-        Ok(gpu) if gpu.devices.is_empty() => Finding::fair("GPUs", "none", GPU),
-        Ok(gpu) => Finding::good("GPUs", gpu.devices.join(", ")),
-        Err(error) => Finding::fair("GPUs", chain(error), GPU),
-    }
+    let rdma::Found { ports, findings: rdma, path } = rdma::findings().await;
+    let (gpus, gpu_path) = gpu::findings(&ports).await;
+    findings.extend(rdma);
+    findings.extend(gpus);
+    Report { version: env!("CARGO_PKG_VERSION"), findings, path, gpu_path }
 }
 
 /// An error with its causes, in one line.
@@ -129,7 +124,10 @@ impl fmt::Display for Report {
                 writeln!(f, "        {:<16} {advice}", "")?;
             }
         }
-        writeln!(f, "  path  {:<16} {}", self.path.name, self.path.because)
+        for path in std::iter::once(&self.path).chain(&self.gpu_path) {
+            writeln!(f, "  path  {:<16} {}", path.name, path.because)?;
+        }
+        Ok(())
     }
 }
 

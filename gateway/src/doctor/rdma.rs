@@ -11,26 +11,41 @@ const WEAKER: &str =
     "keys are weaker than windows; an adapter with type-2B memory windows gives more";
 const NONE: &str = "the port failed its self-test: objects travel over HTTP";
 
-/// One finding per port, and the path that a client of this host would get.
-pub(super) async fn findings() -> (Vec<Finding>, PathChoice) {
+/// What there is of RDMA.
+pub(super) struct Found {
+    /// The ports, tried.
+    pub(super) ports: Vec<PortReport>,
+    /// One for each of them.
+    pub(super) findings: Vec<Finding>,
+    /// The path that a client of this host would get.
+    pub(super) path: PathChoice,
+}
+
+impl Found {
+    fn none(finding: Finding, path: PathChoice) -> Self {
+        Self { ports: Vec::new(), findings: vec![finding], path }
+    }
+}
+
+pub(super) async fn findings() -> Found {
     let ports = match examine().await {
         Ok(ports) => ports,
         Err(error) => {
             let why = chain(&error);
             let path = PathChoice { name: "http", because: format!("no RDMA: {why}") };
-            return (vec![Finding::fair("RDMA devices", why, DEVICES)], path);
+            return Found::none(Finding::fair("RDMA devices", why, DEVICES), path);
         }
     };
     if ports.is_empty() {
         let path = PathChoice { name: "http", because: "there is no active RDMA port".to_owned() };
-        return (vec![Finding::fair("RDMA devices", "no active port", DEVICES)], path);
+        return Found::none(Finding::fair("RDMA devices", "no active port", DEVICES), path);
     }
     let path = path(&ports);
-    (ports.iter().map(finding).collect(), path)
+    Found { findings: ports.iter().map(finding).collect(), ports, path }
 }
 
 fn finding(port: &PortReport) -> Finding {
-    let PortReport { name, firmware, info, has_windows, found } = port;
+    let PortReport { name, firmware, info, has_windows, found, .. } = port;
     let firmware =
         if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
     let windows = if *has_windows { "type-2B windows" } else { "no windows" };

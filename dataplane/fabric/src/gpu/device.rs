@@ -44,6 +44,20 @@ unsafe impl Sync for Gpu {}
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuUuid(pub [u8; 16]);
 
+/// A GPU of this host, opened or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuInfo {
+    /// Its number in the driver's order.
+    pub ordinal: u32,
+    /// What identifies it.
+    pub uuid: GpuUuid,
+    /// Its name.
+    pub name: String,
+    /// What it can do.
+    pub limits: GpuLimits,
+}
+
 /// What a GPU can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,6 +108,20 @@ impl Gpu {
     /// [`GpuError::NoGpu`].
     pub fn count() -> Result<u32, GpuError> {
         Ok(driver()?.cuda.device_count()?)
+    }
+
+    /// All GPUs. Makes no context.
+    ///
+    /// # Errors
+    /// [`GpuError::NoGpu`], [`GpuError::Call`].
+    pub fn list() -> Result<Vec<GpuInfo>, GpuError> {
+        let cuda = &driver()?.cuda;
+        let info = |ordinal| {
+            let device = cuda.device(ordinal)?;
+            let (uuid, name) = (GpuUuid(cuda.device_uuid(device)?), cuda.device_name(device)?);
+            Ok(GpuInfo { ordinal, uuid, name, limits: GpuLimits::of(cuda, device)? })
+        };
+        (0..cuda.device_count()?).map(info).collect()
     }
 
     /// Opens the GPU of this number, in the driver's order; another holder's is shared. The
@@ -307,13 +335,13 @@ mod tests {
     /// Whatever the machine has, the answer is a number or an error with its reason.
     #[test]
     fn a_machine_without_gpus_says_so() {
+        assert_eq!(Gpu::list().map(|gpus| gpus.len() as u32).ok(), Gpu::count().ok());
         match Gpu::count() {
             Ok(count) => assert!(matches!(
                 Gpu::open(count),
                 Err(GpuError::NoSuchGpu(ordinal)) if ordinal == count
             )),
             Err(error) => {
-                println!("skipped: {error}");
                 assert!(matches!(error, GpuError::NoGpu(_)));
                 assert!(matches!(Gpu::open(0), Err(GpuError::NoGpu(_))));
                 assert!(matches!(Gpu::of_pointer(4096), Err(GpuError::NoGpu(_))));

@@ -24,7 +24,7 @@ mod stream;
 mod turn;
 
 pub use copy::{CopyBatch, CopyDone, CopyQueue, CopyStats};
-pub use device::{Gpu, GpuLimits, GpuUuid};
+pub use device::{Gpu, GpuInfo, GpuLimits, GpuUuid};
 pub use error::GpuError;
 pub use pinned::Pinned;
 pub use turn::StreamTurn;

@@ -46,6 +46,9 @@ impl Pinned {
     /// [`GpuError::AlreadyPinned`] where some of it is; [`GpuError::OutOfMemory`] where the
     /// kernel lets no more be locked.
     pub fn register(gpu: &Arc<Gpu>, memory: Anchor) -> Result<Self, GpuError> {
+        if memory.is_of_device() {
+            return Err(GpuError::Unsupported("pinned device memory"));
+        }
         let (address, bytes) = (memory.address(), memory.bytes());
         let _current = gpu.enter()?;
         let flags = abi::MEMHOSTREGISTER_PORTABLE | abi::MEMHOSTREGISTER_DEVICEMAP;

@@ -7,7 +7,7 @@ use keyway_fabric::memory::{
 };
 
 use crate::raw::Raw;
-use crate::{gpu, noise};
+use crate::{gpu, noise, skipped};
 
 #[test]
 fn a_gpu_is_opened_once_and_found_by_its_identifier() {
@@ -127,6 +127,27 @@ fn any_thread_may_ask() {
     let address = buffer.address();
     let found = std::thread::spawn(move || Gpu::of_pointer(address + 1)).join().unwrap();
     assert!(Arc::ptr_eq(&found.unwrap(), &gpu));
+}
+
+/// Adapters register exactly what is lent, wherever it lies in its pages.
+#[test]
+fn any_range_has_a_dma_buf() {
+    let Some(gpu) = gpu() else { return };
+    if !gpu.limits().dma_buf {
+        return skipped("this GPU's driver makes no dma-buf");
+    }
+    let mut buffer = DeviceBuffer::alloc(&gpu, 8 << 20).unwrap();
+    for range in [0..4096, 1..2, 4095..4097, 1000..(3 << 20) + 7, (8 << 20) - 1..8 << 20] {
+        let slice = buffer.slice_mut(range.clone()).unwrap();
+        let anchor = slice.exact_anchor().unwrap();
+        assert!(anchor.is_of_device());
+        assert_eq!((anchor.address(), anchor.bytes()), (slice.address(), range.len()));
+        let pinned = Pinned::register(&gpu, anchor);
+        assert!(matches!(pinned, Err(GpuError::Unsupported(_))), "{pinned:?}");
+    }
+    // Short allocations share a page with others.
+    let mut short = DeviceBuffer::alloc(&gpu, 100).unwrap();
+    println!("{:?}", short.slice(10..20).unwrap().exact_anchor().map(|anchor| anchor.bytes()));
 }
 
 /// Memory that nobody made for sharing says so.

@@ -12,8 +12,8 @@ use keyway_proto::ChecksumKind;
 pub(super) struct Modulus {
     /// Without its highest coefficient.
     poly: u64,
-    /// x^(2^k).
-    powers: [u64; 48],
+    /// [k][n] is x^(2^k + 16 n).
+    powers: [[u64; 4]; 48],
     /// [n][v] is v, standing at four bits n, times x to the bits of a row.
     table: [[u64; 16]; 16],
 }
@@ -36,12 +36,14 @@ pub(super) fn of_kind(kind: ChecksumKind) -> Option<&'static Modulus> {
 
 impl Modulus {
     fn new(poly: u64) -> Self {
-        // x^1, then squares.
-        let mut powers = [1 << 62; 48];
-        for k in 1..powers.len() {
-            powers[k] = times(powers[k - 1], powers[k - 1], poly);
-        }
-        let row = powers[ROW_BITS_LOG2];
+        // x^1, then squares; each times x^16 up to x^48.
+        let mut square = 1 << 62;
+        let powers = std::array::from_fn(|_| {
+            let power = square;
+            square = times(power, power, poly);
+            std::array::from_fn(|n| times(power, 1 << (63 - 16 * n), poly))
+        });
+        let row = powers[ROW_BITS_LOG2][0];
         let table = std::array::from_fn(|n| {
             std::array::from_fn(|v| times((v as u64) << (4 * n), row, poly))
         });
@@ -51,7 +53,7 @@ impl Modulus {
     /// x^`exponent`.
     fn power(&self, exponent: u64) -> u64 {
         let bits = (0..self.powers.len()).filter(|k| exponent >> k & 1 == 1);
-        bits.fold(1 << 63, |product, k| times(product, self.powers[k], self.poly))
+        bits.fold(1 << 63, |product, k| times(product, self.powers[k][0], self.poly))
     }
 
     /// The checksum of `bytes` bytes whose bare remainder this is.
@@ -89,7 +91,7 @@ mod tests {
     /// book, against the CPU's implementation.
     #[test]
     fn remainders_become_checksums() {
-        let bytes: Vec<u8> = (0..1000u32).map(|at| (at * at >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..1000u32).map(|at| ((at * at) >> 3) as u8).collect();
         for kind in [ChecksumKind::Crc32, ChecksumKind::Crc32c, ChecksumKind::Crc64Nvme] {
             let modulus = of_kind(kind).expect("a CRC");
             for length in [0, 1, 9, 255, 1000] {
