@@ -136,7 +136,9 @@ impl Fetch {
             let result = match self.ticket(&mut state, &target).await {
                 Ok(Some(ticket)) => {
                     let result;
-                    (target, result) = self.attempt_direct(ticket, target, &mut state).await;
+                    let attempt = self.attempt_direct(ticket, target, &mut state);
+                    // Apart, for it is large, and reads by HTTP have no use for it.
+                    (target, result) = Box::pin(attempt).await;
                     result
                 }
                 Ok(None) => {
