@@ -3,7 +3,9 @@
 //! Per size, in turns: *driver*, plain asynchronous copies on one stream, as many in flight as
 //! the engine has; *engine*, batches of one run each. Then 1 GiB out of pieces of 1 MiB that are
 //! no neighbours, as a node's leases are; many pages at once, by kernel, by the driver one by one,
-//! and by its call for many; and the digest, beside the GPU's own copy of the same memory.
+//! and by its call for many; one short copy, beside what its parts cost; the processor time that
+//! streams of copies take, of the engine's thread (with the driver's own) and of the task; and the
+//! digest, beside the GPU's own copy of the same memory.
 //! `make bench-gpu` runs it.
 
 #![allow(unsafe_code)]
@@ -23,6 +25,7 @@ use keyway_fabric::memory::{CopyBatch, CopyQueue, DeviceBuffer, Gpu, HostBuffer,
 use keyway_proto::{Checksum, ChecksumKind};
 use keyway_sys::cuda::abi::{self, CopyAttributes, Stream};
 use raw::Raw;
+use rustix::time::{ClockId, clock_gettime};
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
@@ -53,6 +56,16 @@ struct Rig {
     _pins: [Pinned; 2],
 }
 
+/// Seconds of processor time: of all threads but this one, and of this one.
+fn processor_time() -> (f64, f64) {
+    let seconds = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let own = seconds(ClockId::ThreadCPUTime);
+    (seconds(ClockId::ProcessCPUTime) - own, own)
+}
+
 fn main() {
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
@@ -66,6 +79,8 @@ fn main() {
         rig.leases().await;
         rig.pages().await;
         rig.latency().await;
+        rig.parts();
+        rig.costs().await;
         rig.digests().await;
         println!("{:?}", rig.queue.stats());
     });
@@ -98,7 +113,7 @@ impl Rig {
             let mut rates = Vec::new();
             for way in [Way::In, Way::Out] {
                 rates.push(self.driver(bytes, way));
-                rates.push(self.engine(bytes, way).await);
+                rates.push(self.engine(bytes, way, DEPTH).await);
             }
             let [a, b, c, d] = rates[..] else { return };
             println!("{bytes:>10}  {a:>11.2} {b:>11.2}  {c:>11.2} {d:>11.2}");
@@ -139,7 +154,7 @@ impl Rig {
                 moved += bytes;
             }
             // Keeps the number in flight bounded, roughly: half of them may be left.
-            if bytes < MIB && moved / bytes % (4 * DEPTH) != 0 {
+            if bytes < MIB && !(moved / bytes).is_multiple_of(4 * DEPTH) {
                 continue;
             }
             // SAFETY: the stream lives.
@@ -150,7 +165,8 @@ impl Rig {
         moved as f64 / begun.elapsed().as_secs_f64() / 1e9
     }
 
-    async fn engine(&mut self, bytes: usize, way: Way) -> f64 {
+    /// The engine: batches of one run, so many in flight.
+    async fn engine(&mut self, bytes: usize, way: Way, depth: usize) -> f64 {
         let begun = Instant::now();
         let (mut moved, mut at) = (0, 0);
         let mut flying = VecDeque::new();
@@ -165,7 +181,7 @@ impl Rig {
                 }
             }
             flying.push_back(self.queue.submit(batch));
-            if flying.len() >= DEPTH.min(GIB / bytes) {
+            if flying.len() >= depth.min(GIB / bytes) {
                 flying.pop_front().unwrap().await.result.unwrap();
             }
             at = (at + bytes) % GIB;
@@ -307,6 +323,99 @@ impl Rig {
         }
     }
 
+    /// What the parts of a short copy cost, by the driver alone.
+    fn parts(&self) {
+        const ROUNDS: u32 = 5000;
+        let (cuda, stream) = (&self.raw.cuda, self.stream);
+        let (from, to) = (self.source.as_ptr().cast::<c_void>(), self.device.address());
+        let mut event: abi::Event = std::ptr::null_mut();
+        // SAFETY: destroyed below; both ranges live until the stream was waited for.
+        unsafe {
+            cuda.event_create(&raw mut event, abi::EVENT_DISABLE_TIMING).unwrap();
+            let mut took = [Duration::ZERO; 4];
+            for _ in 0..ROUNDS {
+                let (mut kind, begun) = (0u32, Instant::now());
+                let into = (&raw mut kind).cast::<c_void>();
+                cuda.pointer_get_attribute(into, abi::POINTER_ATTRIBUTE_MEMORY_TYPE, to).unwrap();
+                let asked = Instant::now();
+                cuda.memcpy_to_device_async(to, from, PAGE, stream).unwrap();
+                let given = Instant::now();
+                cuda.event_record(event, stream).unwrap();
+                let marked = Instant::now();
+                while cuda.event_query(event).is_err() {}
+                let times = [asked - begun, given - asked, marked - given, marked.elapsed()];
+                took.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
+            }
+            let begun = Instant::now();
+            for _ in 0..ROUNDS {
+                cuda.event_query(event).unwrap();
+            }
+            let [asked, given, marked, past] = took.map(|sum| sum / ROUNDS);
+            println!(
+                "the driver's {PAGE} bytes: attribute {asked:?}, copy {given:?}, event {marked:?}, \
+                 until past {past:?}; a query {:?}",
+                begun.elapsed() / ROUNDS
+            );
+            cuda.event_destroy(event).unwrap();
+        }
+        let begun = Instant::now();
+        for _ in 0..ROUNDS {
+            // SAFETY: both ranges live.
+            unsafe { cuda.memcpy_to_device(to, from, PAGE) }.unwrap();
+        }
+        println!("the driver's synchronous copy: {:?}", begun.elapsed() / ROUNDS);
+    }
+
+    /// Processor time per byte, and of an engine that has nothing to do.
+    async fn costs(&mut self) {
+        for (bytes, depth) in [(64 << 10, 16), (MIB, 1), (MIB, 16), (16 * MIB, 1), (16 * MIB, 4)] {
+            let (begun, before) = (Instant::now(), processor_time());
+            let rate = self.engine(bytes, Way::In, depth).await;
+            let (wall, after) = (begun.elapsed().as_secs_f64(), processor_time());
+            let (engine, task) = (after.0 - before.0, after.1 - before.1);
+            let per_gb = |spent: f64| spent / (rate * wall);
+            println!(
+                "{bytes} bytes, {depth:>2} in flight: {rate:.2} GB/s; engine {:.2} cores, {:.4} s \
+                 per GB; task {:.2} cores, {:.4} s per GB",
+                engine / wall,
+                per_gb(engine),
+                task / wall,
+                per_gb(task)
+            );
+        }
+        let before = processor_time();
+        std::thread::sleep(4 * TIME);
+        let idle = (processor_time().0 - before.0) / (4 * TIME).as_secs_f64();
+        println!("idle: {idle:.4} cores");
+    }
+
+    /// Parts of an object, several at once.
+    async fn digest_parts(&self, kind: ChecksumKind) {
+        const PART: usize = 16 * MIB;
+        let expected: Vec<_> =
+            self.source.chunks(PART).map(|part| Checksum::of(kind, part)).collect();
+        for depth in [1, 2, 8] {
+            let (begun, mut digested) = (Instant::now(), 0usize);
+            let mut flying = VecDeque::new();
+            while begun.elapsed() < TIME {
+                let part = digested % expected.len();
+                let address = self.device.address() + (part * PART) as u64;
+                let found = self.queue.digest(kind, address, PART as u64, Arc::new(()));
+                flying.push_back((part, found));
+                digested += 1;
+                if flying.len() >= depth {
+                    let (part, found) = flying.pop_front().unwrap();
+                    assert_eq!(found.await.unwrap(), expected[part]);
+                }
+            }
+            for (part, found) in flying {
+                assert_eq!(found.await.unwrap(), expected[part]);
+            }
+            let rate = (digested * PART) as f64 / begun.elapsed().as_secs_f64() / 1e12;
+            println!("{kind} of {PART} bytes, {depth} in flight: {rate:.3} TB/s");
+        }
+    }
+
     async fn digests(&mut self) {
         self.device.write(0, &self.source).unwrap();
         for kind in [ChecksumKind::Crc32c, ChecksumKind::Crc64Nvme] {
@@ -330,6 +439,9 @@ impl Rig {
                     mean * 1e6
                 );
             }
+        }
+        for kind in [ChecksumKind::Crc32c, ChecksumKind::Crc64Nvme] {
+            self.digest_parts(kind).await;
         }
         let other = DeviceBuffer::alloc(self.device.gpu(), GIB).unwrap();
         let begun = Instant::now();

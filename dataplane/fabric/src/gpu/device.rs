@@ -313,7 +313,6 @@ mod tests {
                 Err(GpuError::NoSuchGpu(ordinal)) if ordinal == count
             )),
             Err(error) => {
-                println!("skipped: {error}");
                 assert!(matches!(error, GpuError::NoGpu(_)));
                 assert!(matches!(Gpu::open(0), Err(GpuError::NoGpu(_))));
                 assert!(matches!(Gpu::of_pointer(4096), Err(GpuError::NoGpu(_))));

@@ -9,17 +9,20 @@ use keyway_sys::cuda::{Cuda, CudaError};
 
 use super::GpuError;
 
-/// The allocation, or the mapped part of one, around an address.
+/// The memory around an address that has one handle: an allocation, or what is mapped of one
+/// piece of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pointed {
     /// The GPU whose memory it is.
     pub(crate) ordinal: u32,
-    /// First byte of the allocation.
+    /// First byte.
     pub(crate) base: u64,
-    /// Bytes of the allocation.
+    /// Bytes.
     pub(crate) bytes: u64,
-    /// The allocation's number in this process; never used again.
+    /// Its number in this process; never used again.
     pub(crate) id: u64,
+    /// Whether the driver gives it a handle of the old kind.
+    pub(crate) legacy: bool,
 }
 
 impl Pointed {
@@ -33,40 +36,106 @@ impl Pointed {
     }
 }
 
+/// What the driver answers about an address, in one call; zeros where it knows nothing.
+#[derive(Default)]
+struct Answers {
+    kind: c_uint,
+    managed: c_uint,
+    ordinal: c_int,
+    base: u64,
+    bytes: usize,
+    id: u64,
+    legacy: c_uint,
+}
+
+/// Tells numbers of physical memory from those of allocations.
+const PHYSICAL: u64 = 1 << 63;
+
 /// Describes device memory; refuses everything else by what it is. No context is needed.
 pub(crate) fn describe(cuda: &Cuda, address: u64) -> Result<Pointed, GpuError> {
-    let mut kind: c_uint = 0;
-    // SAFETY: the attribute is a `c_uint`.
-    let known = unsafe { read(cuda, &mut kind, abi::POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
-    match known {
-        Ok(()) => {}
-        Err(error) if error.code() == Some(abi::ERROR_INVALID_VALUE) => {
-            // The driver knows neither host memory that is not pinned nor what is gone.
-            let host = is_readable(address);
-            return Err(if host { GpuError::NotDeviceMemory } else { GpuError::Freed });
-        }
-        Err(error) => return Err(error.into()),
+    let answers = ask(cuda, address)?;
+    if answers.kind == 0 {
+        // The driver knows neither host memory that is not pinned nor what is gone.
+        let host = is_readable(address);
+        return Err(if host { GpuError::NotDeviceMemory } else { GpuError::Freed });
     }
     // Managed memory may say of itself that it is of either kind.
-    let mut managed: c_uint = 0;
-    // SAFETY: the attribute is a boolean, which the driver writes as one byte or one integer.
-    unsafe { read(cuda, &mut managed, abi::POINTER_ATTRIBUTE_IS_MANAGED, address) }?;
-    if managed != 0 {
+    if answers.managed != 0 {
         return Err(GpuError::Managed);
     }
-    if kind != abi::MEMORYTYPE_DEVICE {
+    if answers.kind != abi::MEMORYTYPE_DEVICE {
         return Err(GpuError::NotDeviceMemory);
     }
-    let (mut ordinal, mut base, mut bytes, mut id): (c_int, u64, usize, u64) = (0, 0, 0, 0);
-    // SAFETY: the attributes are an `int`, an address, a size and a 64-bit number.
-    unsafe {
-        read(cuda, &mut ordinal, abi::POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?;
-        read(cuda, &mut base, abi::POINTER_ATTRIBUTE_RANGE_START_ADDR, address)?;
-        read(cuda, &mut bytes, abi::POINTER_ATTRIBUTE_RANGE_SIZE, address)?;
-        read(cuda, &mut id, abi::POINTER_ATTRIBUTE_BUFFER_ID, address)?;
+    let ordinal = u32::try_from(answers.ordinal).map_err(|_| GpuError::NotDeviceMemory)?;
+    let (base, bytes, id) = (answers.base, answers.bytes as u64, answers.id);
+    let found = Pointed { ordinal, base, bytes, id, legacy: answers.legacy != 0 };
+    Ok(if found.legacy { found } else { found.mapped(cuda, address) })
+}
+
+impl Pointed {
+    /// What of it is mapped as one piece. For mapped memory the driver gives the whole range of
+    /// addresses that was reserved, whatever is mapped there.
+    fn mapped(self, cuda: &Cuda, address: u64) -> Self {
+        let (mut base, mut bytes, mut block): (u64, usize, u64) = (0, 0, 0);
+        // SAFETY: the attributes are an address, a size and a 64-bit number.
+        let known = unsafe {
+            read(cuda, &mut base, abi::POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address)
+                .and_then(|()| read(cuda, &mut bytes, abi::POINTER_ATTRIBUTE_MAPPING_SIZE, address))
+                .and_then(|()| {
+                    read(cuda, &mut block, abi::POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, address)
+                })
+        };
+        // A driver of before 12.0 knows no mappings.
+        if known.is_err() {
+            return self;
+        }
+        let end = base.saturating_add(bytes as u64).min(self.end());
+        let base = base.max(self.base);
+        if !(base..end).contains(&address) {
+            return self;
+        }
+        Self { base, bytes: end - base, id: block | PHYSICAL, ..self }
     }
-    let ordinal = u32::try_from(ordinal).map_err(|_| GpuError::NotDeviceMemory)?;
-    Ok(Pointed { ordinal, base, bytes: bytes as u64, id })
+}
+
+fn ask(cuda: &Cuda, address: u64) -> Result<Answers, GpuError> {
+    let mut answers = Answers::default();
+    let mut attributes = [
+        abi::POINTER_ATTRIBUTE_MEMORY_TYPE,
+        abi::POINTER_ATTRIBUTE_IS_MANAGED,
+        abi::POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        abi::POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        abi::POINTER_ATTRIBUTE_RANGE_SIZE,
+        abi::POINTER_ATTRIBUTE_BUFFER_ID,
+        abi::POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+    ];
+    let mut into = [
+        (&raw mut answers.kind).cast::<c_void>(),
+        (&raw mut answers.managed).cast(),
+        (&raw mut answers.ordinal).cast(),
+        (&raw mut answers.base).cast(),
+        (&raw mut answers.bytes).cast(),
+        (&raw mut answers.id).cast(),
+        (&raw mut answers.legacy).cast(),
+    ];
+    // SAFETY: as many places as attributes, each of its attribute's size or longer: the driver
+    // writes booleans as one byte or one integer.
+    let known = unsafe {
+        let (count, attributes) = (attributes.len() as c_uint, attributes.as_mut_ptr());
+        cuda.pointer_get_attributes(count, attributes, into.as_mut_ptr(), address)
+    };
+    match known {
+        Ok(()) => Ok(answers),
+        Err(error)
+            if matches!(
+                error.code(),
+                Some(abi::ERROR_INVALID_VALUE | abi::ERROR_INVALID_CONTEXT)
+            ) =>
+        {
+            Ok(Answers::default())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether the driver has this host address pinned, whoever asked for it.
@@ -75,13 +144,6 @@ pub(crate) fn is_pinned_host(cuda: &Cuda, address: u64) -> bool {
     // SAFETY: the attribute is a `c_uint`.
     let known = unsafe { read(cuda, &mut kind, abi::POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
     known.is_ok() && kind == abi::MEMORYTYPE_HOST
-}
-
-/// A yes-or-no attribute; no where the driver does not know it.
-pub(crate) fn flag(cuda: &Cuda, attribute: PointerAttribute, address: u64) -> bool {
-    let mut value: c_uint = 0;
-    // SAFETY: the attribute is a boolean, which the driver writes as one byte or one integer.
-    unsafe { read(cuda, &mut value, attribute, address) }.is_ok() && value != 0
 }
 
 /// # Safety

@@ -3,14 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use keyway_proto::key::Direction;
 use keyway_sys::verbs::abi::{self, Mr, Pd};
-use keyway_sys::verbs::last_error;
+use keyway_sys::verbs::{DmaBufRange, last_error};
 
 use super::{Device, VerbsError};
 use crate::memory::LeasePool;
@@ -77,20 +78,48 @@ impl Domain {
     /// Registers memory, which lives as long as the registration. Pins its pages.
     ///
     /// # Errors
-    /// [`VerbsError::Native`].
+    /// [`VerbsError::Native`]; [`VerbsError::NoWindows`] for a GPU's memory with
+    /// [`Access::Windows`].
     pub fn register(
         self: &Arc<Self>,
         memory: Anchor,
         access: Access,
     ) -> Result<Arc<Registration>, VerbsError> {
-        let (base, bytes) = (memory.base.as_ptr(), memory.bytes);
+        let mr = match &memory.dma_buf {
+            Some(buffer) => self.register_dma_buf(buffer, &memory, access)?,
+            None => self.register_host(&memory, access)?,
+        };
+        Ok(Arc::new(Registration { domain: Arc::clone(self), mr, memory }))
+    }
+
+    fn register_host(&self, memory: &Anchor, access: Access) -> Result<NonNull<Mr>, VerbsError> {
+        let (base, bytes) = (memory.address as *mut c_void, memory.bytes);
         // SAFETY: the range is mapped as long as the anchor's owner lives, which the
         // registration holds until it is given back.
-        let mr = unsafe {
-            (self.device.verbs().reg_mr)(self.pd.as_ptr(), base.cast(), bytes, access.flags())
+        let mr =
+            unsafe { (self.device.verbs().reg_mr)(self.pd.as_ptr(), base, bytes, access.flags()) };
+        NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr").into())
+    }
+
+    fn register_dma_buf(
+        &self,
+        buffer: &DmaBuf,
+        memory: &Anchor,
+        access: Access,
+    ) -> Result<NonNull<Mr>, VerbsError> {
+        if access == Access::Windows {
+            return Err(VerbsError::NoWindows);
+        }
+        let range = DmaBufRange {
+            fd: buffer.fd.as_raw_fd(),
+            offset: buffer.offset,
+            bytes: memory.bytes,
+            address: memory.address,
         };
-        let mr = NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr"))?;
-        Ok(Arc::new(Registration { domain: Arc::clone(self), mr, memory }))
+        let (verbs, domain) = (self.device.verbs(), self.pd.as_ptr());
+        // SAFETY: the domain lives, and the descriptor is a dma-buf's by the anchor's making.
+        // The memory under it stays as long as the anchor's owner, as above.
+        Ok(unsafe { verbs.register_dma_buf(domain, range, access.flags()) }?)
     }
 
     pub(super) fn device(&self) -> &Arc<Device> {
@@ -118,15 +147,21 @@ impl fmt::Debug for Domain {
     }
 }
 
-/// A run of memory, and what keeps it mapped.
+/// A run of memory, and what keeps it where it is.
 pub struct Anchor {
-    base: NonNull<u8>,
+    address: u64,
     bytes: usize,
+    /// What adapters know it by, where it is no memory of the host's.
+    dma_buf: Option<DmaBuf>,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: an address range, and an owner that may be anywhere.
-unsafe impl Send for Anchor {}
+/// Device memory as the kernel hands it from driver to driver.
+pub(crate) struct DmaBuf {
+    pub(crate) fd: OwnedFd,
+    /// Where in it the memory begins.
+    pub(crate) offset: u64,
+}
 
 impl Anchor {
     /// The memory of `bytes` bytes from `base` on.
@@ -138,12 +173,31 @@ impl Anchor {
         bytes: usize,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { base, bytes, owner }
+        Self { address: base.as_ptr() as u64, bytes, dma_buf: None, owner }
+    }
+
+    /// Device memory of `bytes` bytes, which peers name by `address`.
+    ///
+    /// # Safety
+    /// The dma-buf reaches `offset + bytes` bytes, and the memory stays allocated as long as
+    /// `owner` lives.
+    pub(crate) unsafe fn of_device(
+        dma_buf: DmaBuf,
+        address: u64,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { address, bytes, dma_buf: Some(dma_buf), owner }
     }
 
     /// The first byte's address.
     pub fn address(&self) -> u64 {
-        self.base.as_ptr() as u64
+        self.address
+    }
+
+    /// Whether it is a device's memory, not the host's.
+    pub fn is_of_device(&self) -> bool {
+        self.dma_buf.is_some()
     }
 
     /// Bytes.
@@ -175,7 +229,7 @@ unsafe impl Sync for Registration {}
 impl Registration {
     /// Whether a run of memory lies in it.
     pub fn covers(&self, address: u64, bytes: usize) -> bool {
-        let start = self.memory.base.as_ptr() as u64;
+        let start = self.memory.address;
         let end = start + self.memory.bytes as u64;
         address >= start && address.checked_add(bytes as u64).is_some_and(|to| to <= end)
     }

@@ -19,6 +19,7 @@
 
 pub mod armed;
 pub mod device;
+mod device_test;
 pub mod domain;
 pub mod link;
 mod link_state;
@@ -41,6 +42,8 @@ pub use domain::{Access, Anchor, Domain, Registration};
 pub use link::{Batch, Landed, Link, PendingLink, Posted};
 
 pub use crate::LinkError;
+use crate::gpu::GpuError;
+pub use device_test::device_memory_test;
 pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
 pub use self_test::{SelfTest, self_test};
@@ -71,6 +74,12 @@ pub enum VerbsError {
     /// The port's thread did not start.
     #[error("the port's thread did not start")]
     Thread(#[source] Arc<std::io::Error>),
+    /// The kernel binds no windows to device memory.
+    #[error("no window can be bound to device memory")]
+    NoWindows,
+    /// The GPU gives no way to its memory.
+    #[error("the GPU's memory cannot be registered")]
+    Gpu(#[from] GpuError),
     /// The port was closed.
     #[error("the port is closed")]
     Closed,

@@ -15,6 +15,7 @@ use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
 use super::domain::Access;
 use super::{Armed, Batch, Device, Domain, Link, LinkError, LinkShape, Port, Registration};
 use super::{Quirks, VerbsError};
+use crate::gpu::GpuError;
 use crate::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool, LendError, MemoryError};
 
 /// How long one step may take; the adapter itself gives up after 7 s.
@@ -22,9 +23,9 @@ const STEP_MAX: Duration = Duration::from_secs(15);
 const REMOTE: &str = "window, remote invalidation";
 const LOCAL: &str = "window, local invalidation";
 /// Bytes of the window; the buffer has as many behind it.
-const WINDOW_BYTES: usize = 4096;
+pub(super) const WINDOW_BYTES: usize = 4096;
 
-/// What an adapter's port was found to do with host memory.
+/// What an adapter's port was found to do with memory of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfTest {
     /// The strongest keys that were proven; `None` when nothing was.
@@ -49,7 +50,7 @@ pub struct Step {
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
-enum StepError {
+pub(super) enum StepError {
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     #[error(transparent)]
@@ -58,6 +59,8 @@ enum StepError {
     Memory(#[from] MemoryError),
     #[error(transparent)]
     Lend(#[from] LendError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     #[error("the bytes did not arrive")]
     NotWritten,
     #[error("a dead key still opened the memory")]
@@ -105,7 +108,7 @@ impl fmt::Display for SelfTest {
     }
 }
 
-async fn tried(
+pub(super) async fn tried(
     steps: &mut Vec<Step>,
     what: &'static str,
     attempt: impl Future<Output = Result<(), StepError>>,
@@ -166,8 +169,8 @@ async fn registration(port: &Port) -> Result<(), StepError> {
 }
 
 /// A port connected to itself: a client with a buffer, a node with a lease pool.
-struct Bench {
-    client: Link,
+pub(super) struct Bench {
+    pub(super) client: Link,
     node: Link,
     buffer: HostBuffer,
     memory: Arc<Registration>,
@@ -176,7 +179,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(port: &Port) -> Result<Self, StepError> {
+    pub(super) fn new(port: &Port) -> Result<Self, StepError> {
         let (client_domain, node_domain) = (domain(port)?, domain(port)?);
         let windows = u32::from(port.device().has_windows());
         let client = port.link(&client_domain, LinkShape { sends: 8, windows })?;
@@ -200,7 +203,7 @@ impl Bench {
         armed.await.map_err(|(error, _)| error.into())
     }
 
-    async fn write(
+    pub(super) async fn write(
         &self,
         window: RemoteWindow,
         offset: u64,

@@ -44,7 +44,7 @@ async fn only_checksums_that_combine_are_had() {
     assert!(matches!(md5, Err(GpuError::Unsupported(_))), "{md5:?}");
     let outside = queue.digest(ChecksumKind::Crc32c, address, 1 << 40, Arc::new(())).await;
     assert!(outside.is_err_and(|error| !error.is_lost()));
-    let host = vec![0u8; 100];
+    let host = [0u8; 100];
     let address = host.as_ptr() as u64;
     let foreign = queue.digest(ChecksumKind::Crc32c, address, 100, Arc::new(())).await;
     assert!(matches!(foreign, Err(GpuError::NotDeviceMemory)), "{foreign:?}");

@@ -10,19 +10,24 @@ use keyway_fabric::memory::{
 };
 
 use crate::raw::Raw;
-use crate::{gpu, noise};
+use crate::{gpu, noise, skipped};
 
 /// What the second process is to do, as `what:uuid:bytes:offset:handle`.
 const ORDER: &str = "KEYWAY_GPU_TEST_ORDER";
 
-/// Starts this binary again with an order, and tells whether it did as told.
+/// How the second process ends when the platform cannot do what it was told.
+const UNSUPPORTED: i32 = 77;
+
+/// Starts this binary again with an order, which it must do. Tells whether the platform could.
 fn second(order: &str, input: Stdio) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::second_process", "--nocapture"]);
     let output = command.env(ORDER, order).stdin(input).output().unwrap();
     print!("{}", String::from_utf8_lossy(&output.stdout));
     print!("{}", String::from_utf8_lossy(&output.stderr));
-    output.status.success()
+    let could = output.status.code() != Some(UNSUPPORTED);
+    assert!(output.status.success() || !could, "{order}");
+    could
 }
 
 /// Not a test by itself: what the others have a second process do.
@@ -51,7 +56,14 @@ async fn map(words: &[&str]) {
     };
     let gpu = Gpu::by_uuid(uuid).unwrap();
     let begun = std::time::Instant::now();
-    let mapping = DeviceMapping::open(&gpu, &handle, bytes).unwrap();
+    let mapping = match DeviceMapping::open(&gpu, &handle, bytes) {
+        Ok(mapping) => mapping,
+        Err(GpuError::Unsupported(what)) => {
+            println!("{what} is refused");
+            std::process::exit(UNSUPPORTED);
+        }
+        Err(error) => panic!("{error:?}"),
+    };
     println!("mapped {bytes} of {} bytes in {:?}", mapping.len(), begun.elapsed());
     if words.len() > 4 {
         let again = DeviceMapping::open(&gpu, &handle, bytes).unwrap();
@@ -112,6 +124,7 @@ fn another_process_reads_and_writes_what_was_exported() {
         let slice = buffer.slice(offset..offset + 20_000).unwrap();
         let export = slice.export().unwrap();
         let within = slice.address() - export.base;
+        assert_eq!(within, 1000, "each piece of physical memory has an export of its own");
         let mut order = format!("map:{}:{}:{within}", hex(&export.gpu.0), export.bytes);
         let input = match export.handle {
             ExportHandle::Ipc(handle) => {
@@ -120,7 +133,10 @@ fn another_process_reads_and_writes_what_was_exported() {
             }
             ExportHandle::Vmm(fd) => Stdio::from(fd),
         };
-        assert!(second(&order, input));
+        if !second(&order, input) {
+            skipped("this platform maps no physical memory of another process");
+            continue;
+        }
         let mut found = vec![0; 10_000];
         buffer.read(offset + 10_000, &mut found).unwrap();
         found.reverse();
@@ -144,7 +160,7 @@ fn the_exporter_cannot_map_its_own() {
 #[test]
 fn a_lost_gpu_stays_lost() {
     if gpu().is_some() {
-        assert!(second("break", Stdio::null()));
+        second("break", Stdio::null());
     }
 }
 

@@ -142,6 +142,9 @@ pub const POINTER_ATTRIBUTE_BUFFER_ID: PointerAttribute = 7;
 pub const POINTER_ATTRIBUTE_RANGE_START_ADDR: PointerAttribute = 11;
 pub const POINTER_ATTRIBUTE_RANGE_SIZE: PointerAttribute = 12;
 pub const POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: PointerAttribute = 14;
+pub const POINTER_ATTRIBUTE_MAPPING_SIZE: PointerAttribute = 18;
+pub const POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: PointerAttribute = 19;
+pub const POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: PointerAttribute = 20;
 
 pub const MEMORYTYPE_HOST: c_uint = 1;
 pub const MEMORYTYPE_DEVICE: c_uint = 2;

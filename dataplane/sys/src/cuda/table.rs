@@ -147,6 +147,9 @@ table! {
         fn(base: *mut DeviceAddress, bytes: *mut usize, address: DeviceAddress);
     pointer_get_attribute = "cuPointerGetAttribute", 4000, "cuPointerGetAttribute":
         fn(data: *mut c_void, attribute: PointerAttribute, address: DeviceAddress);
+    pointer_get_attributes = "cuPointerGetAttributes", 7000, "cuPointerGetAttributes":
+        fn(count: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void,
+           address: DeviceAddress);
 
     memcpy_to_device = "cuMemcpyHtoD", 3020, "cuMemcpyHtoD_v2":
         fn(to: DeviceAddress, from: *const c_void, bytes: usize);

@@ -13,6 +13,7 @@
 pub mod abi;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 use libloading::Library;
 
@@ -24,16 +25,56 @@ use abi::{
 
 const LIBRARY: &str = "libibverbs.so.1";
 
+impl Verbs {
+    /// Registers a range of a dma-buf, where the library can: rdma-core from version 34 on.
+    ///
+    /// # Errors
+    /// [`NativeError::NotOffered`], [`NativeError::Call`].
+    ///
+    /// # Safety
+    /// The domain lives; the descriptor is a dma-buf's.
+    pub unsafe fn register_dma_buf(
+        &self,
+        domain: *mut Pd,
+        range: DmaBufRange,
+        access: c_int,
+    ) -> Result<NonNull<Mr>, NativeError> {
+        let symbol = "ibv_reg_dmabuf_mr";
+        let register =
+            self.reg_dmabuf_mr.ok_or(NativeError::NotOffered { library: LIBRARY, symbol })?;
+        let DmaBufRange { fd, offset, bytes, address } = range;
+        // SAFETY: upheld by the caller.
+        let mr = unsafe { register(domain, offset, bytes, address, fd, access) };
+        NonNull::new(mr).ok_or_else(|| last_error(symbol))
+    }
+}
+
+/// A range of a dma-buf, and the address that peers name its first byte by.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBufRange {
+    /// The descriptor.
+    pub fd: c_int,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: usize,
+    /// The first byte's address in work requests.
+    pub address: u64,
+}
+
 /// Devices looked at; no machine has as many adapters.
 const DEVICES_MAX: usize = 1024;
 
 /// Declares the table and its loader.
 macro_rules! table {
-    ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)+) => {
+    ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)+
+     $(~ $newer:ident = $newer_name:literal:
+        fn($($newer_argument:ty),*) -> $newer_result:ty;)+) => {
         /// The functions of libibverbs that are used, under the header's names without `ibv_`.
         #[allow(missing_docs, reason = "the library's manual pages document them")]
         pub struct Verbs {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> $result,)+
+            $(pub $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> $newer_result>,)+
             _library: Library,
         }
 
@@ -49,6 +90,7 @@ macro_rules! table {
                     let library = load(LIBRARY)?;
                     Ok(Self {
                         $($field: symbol(&library, LIBRARY, $name)?,)+
+                        $($newer: symbol(&library, LIBRARY, $newer_name).ok(),)+
                         _library: library,
                     })
                 }
@@ -86,6 +128,9 @@ table! {
     create_qp = "ibv_create_qp": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = "ibv_modify_qp": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp = "ibv_destroy_qp": fn(*mut Qp) -> c_int;
+
+    // Newer libraries'.
+    ~ reg_dmabuf_mr = "ibv_reg_dmabuf_mr": fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr;
 }
 
 impl Verbs {

@@ -27,6 +27,8 @@ pub(in crate::gpu) struct Engine {
     slots: Arc<Semaphore>,
     commands: Option<Sender<Command>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether the thread and those who wait for it can run at once.
+    parallel: bool,
     counters: Arc<Counters>,
 }
 
@@ -66,8 +68,10 @@ impl Engine {
             .name(format!("kw-gpu-{}", gpu.ordinal()))
             .spawn(move || worker.run())
             .map_err(|error| GpuError::Thread(Arc::new(error)))?;
+        let parallel = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         Ok(Self {
             gpu: Arc::clone(gpu),
+            parallel,
             slots: Arc::new(Semaphore::new(BATCHES_MAX)),
             commands: Some(commands),
             thread: Mutex::new(Some(thread)),
@@ -77,6 +81,11 @@ impl Engine {
 
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    /// Whether a short batch would be done before its task could be put to sleep and woken.
+    pub(super) fn is_quick(&self) -> bool {
+        self.parallel && self.slots.available_permits() == BATCHES_MAX
     }
 
     pub(super) fn counters(&self) -> &Counters {

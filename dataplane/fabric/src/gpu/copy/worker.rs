@@ -1,10 +1,9 @@
 //! The thread that gives a GPU its copies: nobody else does.
 //!
-//! Each direction has streams of its own: one for short copies and two for long ones, which
-//! take turns, so that one stream's copy is set up while the other's moves. A batch is done when
-//! the events behind its last copies are past; events of one stream are past in order, so the
-//! thread looks at one per stream. It spins while copies are under way, and waits in the queue
-//! when none are.
+//! A batch is done when the events behind its last copies are past; events of one stream are past
+//! in order, so the thread looks at one per stream. Around the time at which the next is expected
+//! it spins; before that it sleeps, and whoever brings something new wakes it. Behind short work
+//! it spins for a while, since more is likely; then it waits in the queue.
 //!
 //! A refused copy fails its batch alone, once what the batch had under way is done. An error
 //! that breaks the context is kept: every batch from then on is answered with it.
@@ -15,98 +14,65 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::c_void;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::{Receiver, TryRecvError};
 use keyway_sys::cuda::CudaError;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Counters;
-use super::batch::{CopyBatch, CopyDone, Held, Run, Way};
+use super::batch::{CopyBatch, CopyDone, Run, Way};
 use super::engine::{Command, Digest, DigestReply};
+use super::flight::{Cargo, CopyCargo, Flight};
+use super::lanes::{GATHER, LaneSet, Lanes, SCATTER};
+use super::pace::Rest;
 use super::plan::{GATHER_RUNS_MIN, Placed, Plan, plan};
-use super::scratch::{Results, TABLE_RUNS, Table, Tables};
+use super::scratch::{Results, TABLE_RUNS, Tables};
 use crate::gpu::GpuError;
 use crate::gpu::device::Gpu;
 use crate::gpu::kernels::{self, Kernels};
-use crate::gpu::pinned::{Pin, pin_of};
+use crate::gpu::pinned::pin_of;
 use crate::gpu::pointer::{self, Pointed};
-use crate::gpu::stream::{Event, Stream};
 
 /// Commands taken before completions are looked at again.
 const COMMAND_BATCH: usize = 16;
-/// Longest spin without work before the thread waits.
-const SPIN: Duration = Duration::from_micros(50);
-/// How often batches that wait for a caller's stream are looked at, when there is nothing else.
+/// Work up to here is short: whoever sent it waits for it, and likely sends the next.
+pub(super) const SHORT_BYTES: u64 = 64 << 10;
+/// Longest spin without work before the thread waits: behind short work, and behind other.
+const SPIN_SHORT: Duration = Duration::from_micros(200);
+const SPIN_LONG: Duration = Duration::from_micros(20);
+/// How often batches that wait for a caller's stream are looked at, at most and at least.
 const LOOK: Duration = Duration::from_micros(20);
-/// Copies from here on are long.
-const LONG_BYTES: u64 = 1 << 20;
-/// Streams for long copies, per direction.
-const LONG_LANES: usize = 2;
-/// Streams per direction: the long ones' and the short ones'.
-const LANES: usize = LONG_LANES + 1;
-/// The kernels' streams: runs into the device, runs out of it, digests.
-const GATHER: usize = 2 * LANES;
-const SCATTER: usize = GATHER + 1;
-const DIGEST: usize = SCATTER + 1;
-const ALL_LANES: usize = DIGEST + 1;
+const LOOK_LATE: Duration = Duration::from_micros(200);
 
 pub(super) struct Worker {
     gpu: Arc<Gpu>,
     queue: Receiver<Command>,
     counters: Arc<Counters>,
-    /// Into the device, out of it, and the kernels'.
-    lanes: [Lane; ALL_LANES],
-    /// Which long lane is next, per direction.
-    turn: [usize; 2],
+    lanes: Lanes,
     flights: HashMap<u64, Flight>,
     next: u64,
     /// Batches whose callers' streams are not there yet.
     waiting: Vec<Waiting>,
     tables: Tables,
     results: Option<Results>,
-    events: Vec<Event>,
+    /// Flights that came to a mark: the look's own list, kept for its memory.
+    past: Vec<u64>,
+    /// Whether the last work that ended was short.
+    short: bool,
     lost: Option<GpuError>,
-}
-
-struct Lane {
-    stream: Stream,
-    /// Events on the stream, in order, and the flights that wait for them.
-    marks: VecDeque<(Event, u64)>,
-}
-
-/// Work that the GPU has.
-struct Flight {
-    /// Lanes that are not through with it.
-    lanes: usize,
-    outcome: Result<(), GpuError>,
-    cargo: Cargo,
-    _slot: OwnedSemaphorePermit,
-}
-
-enum Cargo {
-    Copy(CopyCargo),
-    Digest { slot: Option<usize>, digest: Digest, reply: DigestReply },
-}
-
-struct CopyCargo {
-    held: Held,
-    pins: Vec<Arc<Pin>>,
-    tables: Vec<Table>,
-    into_bytes: u64,
-    from_bytes: u64,
-    unpinned_bytes: u64,
-    reply: oneshot::Sender<CopyDone>,
 }
 
 struct Waiting {
     batch: CopyBatch,
     reply: oneshot::Sender<CopyDone>,
     slot: OwnedSemaphorePermit,
+    since: Instant,
 }
 
 impl Worker {
@@ -116,48 +82,64 @@ impl Worker {
         counters: Arc<Counters>,
     ) -> Result<Self, GpuError> {
         let current = gpu.enter()?;
-        let lanes = (0..ALL_LANES)
-            .map(|_| Ok(Lane { stream: Stream::new(gpu)?, marks: VecDeque::new() }))
-            .collect::<Result<Vec<_>, GpuError>>()?;
+        let lanes = Lanes::new(gpu)?;
         drop(current);
-        let lanes = lanes.try_into().unwrap_or_else(|_| unreachable!("as many as asked for"));
         Ok(Self {
             gpu: Arc::clone(gpu),
             queue,
             counters,
             lanes,
-            turn: [0; 2],
             flights: HashMap::new(),
             next: 0,
             waiting: Vec::new(),
             tables: Tables::default(),
             results: None,
-            events: Vec::new(),
+            past: Vec::new(),
+            short: false,
             lost: None,
         })
     }
 
     pub(super) fn run(mut self) {
+        // Naps end within microseconds of what was asked for. Where that is refused, they are
+        // 50 µs longer.
+        if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
+            tracing::debug!(%error, "the timer slack of a copy thread stays");
+        }
         let gpu = Arc::clone(&self.gpu);
         // Where that fails, so does every copy, which tells.
         let _current = gpu.enter();
         let mut idle_since: Option<Instant> = None;
+        let mut rested = false;
         loop {
             let (took, closed) = self.take_commands();
             self.begin_waiting(closed);
-            self.look();
-            if took || !self.flights.is_empty() {
+            self.look(rested);
+            rested = false;
+            if took {
                 idle_since = None;
-                std::hint::spin_loop();
+            } else if !self.flights.is_empty() {
+                idle_since = None;
+                match self.lanes.rest(Instant::now()) {
+                    Rest::Look => std::hint::spin_loop(),
+                    Rest::Nap(nap) => {
+                        self.wait(Some(nap), closed);
+                        rested = true;
+                    }
+                }
             } else if closed {
                 break;
-            } else if idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
+            } else if idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin() {
                 std::hint::spin_loop();
             } else {
-                self.wait();
+                self.wait(None, closed);
                 idle_since = None;
             }
         }
+    }
+
+    fn spin(&self) -> Duration {
+        if self.short { SPIN_SHORT } else { SPIN_LONG }
     }
 
     /// Whether there were any, and whether no more will come.
@@ -171,14 +153,22 @@ impl Worker {
         (true, false)
     }
 
-    fn wait(&mut self) {
-        let command = if self.waiting.is_empty() {
-            self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            self.queue.recv_timeout(LOOK)
-        };
+    /// Waits for a command, no longer than given.
+    fn wait(&mut self, nap: Option<Duration>, closed: bool) {
+        // What began to wait a while ago will likely wait for some more.
+        let look = self.waiting.iter().map(|waiting| waiting.since.elapsed() / 8).min();
+        let look = look.map(|look| look.clamp(LOOK, LOOK_LATE));
+        let longest = nap.into_iter().chain(look).min();
         // The end is seen by the next look at the queue.
-        if let Ok(command) = command {
+        let command = match longest {
+            Some(nap) if closed => {
+                std::thread::sleep(nap);
+                None
+            }
+            Some(nap) => self.queue.recv_timeout(nap).ok(),
+            None => self.queue.recv().ok(),
+        };
+        if let Some(command) = command {
             self.command(command);
         }
     }
@@ -189,7 +179,8 @@ impl Worker {
                 self.begin(batch, reply, slot);
             }
             Command::Copy { batch, reply, slot } => {
-                self.waiting.push(Waiting { batch, reply, slot });
+                let since = Instant::now();
+                self.waiting.push(Waiting { batch, reply, slot, since });
             }
             Command::Digest { digest, reply, slot } => self.digest(digest, reply, slot),
         }
@@ -206,7 +197,7 @@ impl Worker {
             match ready {
                 Ok(false) if !closed => at += 1,
                 Ok(ready) => {
-                    let Waiting { batch, reply, slot } = self.waiting.swap_remove(at);
+                    let Waiting { batch, reply, slot, .. } = self.waiting.swap_remove(at);
                     if ready {
                         self.begin(batch, reply, slot);
                     } else {
@@ -240,7 +231,7 @@ impl Worker {
         };
         add(&self.counters.runs, runs.len() as u64);
         let kernels = placed.len() >= GATHER_RUNS_MIN && self.has_kernels();
-        let mut lanes = [false; ALL_LANES];
+        let mut lanes = LaneSet::default();
         let outcome = self.give(plan(&placed, kernels), &mut cargo, &mut lanes);
         self.fly(outcome, Cargo::Copy(cargo), slot, lanes);
     }
@@ -250,7 +241,7 @@ impl Worker {
         &mut self,
         plan: Plan,
         cargo: &mut CopyCargo,
-        lanes: &mut [bool; ALL_LANES],
+        lanes: &mut LaneSet,
     ) -> Result<(), GpuError> {
         for (runs, lane) in [(plan.gather, GATHER), (plan.scatter, SCATTER)] {
             for runs in runs.chunks(TABLE_RUNS) {
@@ -258,9 +249,9 @@ impl Worker {
             }
         }
         for run in plan.copies {
-            let lane = self.lane(&run);
+            let lane = self.lanes.of_copy(&run);
             self.copy(&run, lane)?;
-            lanes[lane] = true;
+            load(lanes, lane, run.bytes);
         }
         Ok(())
     }
@@ -271,24 +262,24 @@ impl Worker {
         runs: &[Run],
         lane: usize,
         cargo: &mut CopyCargo,
-        lanes: &mut [bool; ALL_LANES],
+        lanes: &mut LaneSet,
     ) -> Result<(), GpuError> {
         let Some(mut table) = self.tables.take(&self.gpu) else {
             for run in runs {
-                let lane = self.lane(run);
+                let lane = self.lanes.of_copy(run);
                 self.copy(run, lane)?;
-                lanes[lane] = true;
+                load(lanes, lane, run.bytes);
             }
             return Ok(());
         };
         let address = table.fill(runs.iter().map(Run::as_move));
         cargo.tables.push(table);
-        let (cuda, stream) = (self.gpu.cuda(), self.lanes[lane].stream.raw());
+        let (cuda, stream) = (self.gpu.cuda(), self.lanes.stream(lane));
         let kernels = Kernels::of(&self.gpu)?;
         // SAFETY: the context is current; the table, the pins of the host's sides and what owns
         // the bytes are the flight's, and the device's sides were just found to be allocated.
         unsafe { kernels.moves(cuda, address, runs.len() as u32, stream) }?;
-        lanes[lane] = true;
+        load(lanes, lane, runs.iter().map(|run| run.bytes).sum());
         add(&self.counters.gathered, runs.len() as u64);
         Ok(())
     }
@@ -299,7 +290,7 @@ impl Worker {
     }
 
     fn digest(&mut self, digest: Digest, reply: DigestReply, slot: OwnedSemaphorePermit) {
-        let mut lanes = [false; ALL_LANES];
+        let mut lanes = LaneSet::default();
         let mut result = None;
         let outcome = self.begin_digest(&digest, &mut result, &mut lanes);
         let cargo = Cargo::Digest { slot: result, digest, reply };
@@ -310,7 +301,7 @@ impl Worker {
         &mut self,
         digest: &Digest,
         result: &mut Option<usize>,
-        lanes: &mut [bool; ALL_LANES],
+        lanes: &mut LaneSet,
     ) -> Result<(), GpuError> {
         if let Some(lost) = &self.lost {
             return Err(lost.clone());
@@ -327,8 +318,9 @@ impl Worker {
         let results = self.results.insert(results);
         let taken = results.take().ok_or(GpuError::Closed)?;
         *result = Some(taken);
-        let (address, stream) = (results.device_address(taken), self.lanes[DIGEST].stream.raw());
-        lanes[DIGEST] = true;
+        let lane = self.lanes.of_digest();
+        let (address, stream) = (results.device_address(taken), self.lanes.stream(lane));
+        load(lanes, lane, digest.bytes);
         // SAFETY: the context is current; the range was just found to be allocated and is kept
         // by the flight; the result's place is this digest's alone until the flight ends.
         unsafe {
@@ -345,21 +337,22 @@ impl Worker {
         outcome: Result<(), GpuError>,
         cargo: Cargo,
         slot: OwnedSemaphorePermit,
-        lanes: [bool; ALL_LANES],
+        mut lanes: LaneSet,
     ) {
-        let mut flight = Flight { lanes: 0, outcome, cargo, _slot: slot };
-        let id = self.next;
+        let (id, mut outcome) = (self.next, outcome);
         self.next += 1;
-        for lane in (0..ALL_LANES).filter(|lane| lanes[*lane]) {
-            match self.mark(lane, id) {
-                Ok(()) => flight.lanes += 1,
-                Err(error) => flight.outcome = Err(error),
+        for (lane, load) in lanes.iter_mut().enumerate() {
+            let Some(bytes) = *load else { continue };
+            if let Err(error) = self.lanes.mark(lane, id, bytes) {
+                *load = None;
+                outcome = Err(error);
             }
         }
-        if flight.lanes == 0 {
-            return self.finish(flight.outcome, flight.cargo);
+        let lanes = lanes.iter().flatten().count();
+        if lanes == 0 {
+            return self.finish(outcome, cargo);
         }
-        self.flights.insert(id, flight);
+        self.flights.insert(id, Flight { lanes, outcome, cargo, slot });
     }
 
     /// Looks up the pins of the host's sides and checks the GPU's.
@@ -410,20 +403,8 @@ impl Worker {
         Ok(())
     }
 
-    fn lane(&mut self, run: &Run) -> usize {
-        let way = match run.way {
-            Way::IntoDevice => 0,
-            Way::FromDevice => 1,
-        };
-        if run.bytes < LONG_BYTES {
-            return way * LANES;
-        }
-        self.turn[way] = (self.turn[way] + 1) % LONG_LANES;
-        way * LANES + 1 + self.turn[way]
-    }
-
     fn copy(&self, run: &Run, lane: usize) -> Result<(), CudaError> {
-        let (cuda, stream) = (self.gpu.cuda(), self.lanes[lane].stream.raw());
+        let (cuda, stream) = (self.gpu.cuda(), self.lanes.stream(lane));
         let (host, bytes) = (run.host as *mut c_void, run.bytes as usize);
         add(&self.counters.copies, 1);
         // SAFETY: the context is current; the host range is owned by the flight until the event
@@ -436,48 +417,26 @@ impl Worker {
         }
     }
 
-    /// Puts an event behind a flight's work on a lane. Where that cannot be, waits instead.
-    fn mark(&mut self, lane: usize, flight: u64) -> Result<(), GpuError> {
-        let event = match self.events.pop() {
-            Some(event) => Ok(event),
-            None => Event::new(&self.gpu),
-        };
-        let stream = self.lanes[lane].stream.raw();
-        // SAFETY: the stream and the event are of this GPU's context.
-        let recorded = event.and_then(|event| unsafe {
-            event.record(stream)?;
-            Ok(event)
-        });
-        match recorded {
-            Ok(event) => self.lanes[lane].marks.push_back((event, flight)),
-            Err(error) => {
-                // Whatever this answers, the work is over.
-                let _ = self.lanes[lane].stream.synchronize();
-                return Err(error);
+    /// Ends the flights that all lanes are through with.
+    fn look(&mut self, rested: bool) {
+        let mut past = std::mem::take(&mut self.past);
+        let looked = self.lanes.past(rested, &mut past);
+        for id in past.drain(..) {
+            let through = self.flights.get_mut(&id).is_some_and(|flight| {
+                flight.lanes -= 1;
+                flight.lanes == 0
+            });
+            if through && let Some(flight) = self.flights.remove(&id) {
+                let Flight { outcome, cargo, slot, .. } = flight;
+                self.short = cargo.bytes() <= SHORT_BYTES;
+                // First, so that who waits for the answer finds the engine idle.
+                drop(slot);
+                self.finish(outcome, cargo);
             }
         }
-        Ok(())
-    }
-
-    /// Ends the flights that all lanes are through with.
-    fn look(&mut self) {
-        for lane in 0..self.lanes.len() {
-            while let Some((event, _)) = self.lanes[lane].marks.front() {
-                match event.is_past() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => return self.lose(error),
-                }
-                let Some((event, id)) = self.lanes[lane].marks.pop_front() else { break };
-                self.events.push(event);
-                let through = self.flights.get_mut(&id).is_some_and(|flight| {
-                    flight.lanes -= 1;
-                    flight.lanes == 0
-                });
-                if through && let Some(flight) = self.flights.remove(&id) {
-                    self.finish(flight.outcome, flight.cargo);
-                }
-            }
+        self.past = past;
+        if let Err(error) = looked {
+            self.lose(error);
         }
     }
 
@@ -485,14 +444,7 @@ impl Worker {
     fn lose(&mut self, error: CudaError) {
         tracing::error!(%error, gpu = self.gpu.ordinal(), "the GPU is lost to this process");
         let lost = GpuError::Lost(error);
-        for lane in &mut self.lanes {
-            // Comes back at once where the driver has ended the work, and when the work is done
-            // where it has not.
-            if let Err(error) = lane.stream.synchronize() {
-                tracing::debug!(%error, "a stream of a lost GPU");
-            }
-            lane.marks.clear();
-        }
+        self.lanes.clear();
         let flights = std::mem::take(&mut self.flights);
         for flight in flights.into_values() {
             self.finish(Err(lost.clone()), flight.cargo);
@@ -541,17 +493,10 @@ impl Worker {
     }
 }
 
-impl Cargo {
-    fn copy(held: Held, reply: oneshot::Sender<CopyDone>) -> Self {
-        Self::Copy(CopyCargo::new(held, reply))
-    }
-}
-
-impl CopyCargo {
-    fn new(held: Held, reply: oneshot::Sender<CopyDone>) -> Self {
-        let (pins, tables) = (Vec::new(), Vec::new());
-        Self { held, pins, tables, into_bytes: 0, from_bytes: 0, unpinned_bytes: 0, reply }
-    }
+/// Notes that a lane was given work.
+fn load(lanes: &mut LaneSet, lane: usize, bytes: u64) {
+    let given = lanes[lane].get_or_insert(0);
+    *given += bytes;
 }
 
 fn add(counter: &AtomicU64, more: u64) {

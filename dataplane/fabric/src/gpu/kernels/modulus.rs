@@ -89,7 +89,7 @@ mod tests {
     /// book, against the CPU's implementation.
     #[test]
     fn remainders_become_checksums() {
-        let bytes: Vec<u8> = (0..1000u32).map(|at| (at * at >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..1000u32).map(|at| ((at * at) >> 3) as u8).collect();
         for kind in [ChecksumKind::Crc32, ChecksumKind::Crc32c, ChecksumKind::Crc64Nvme] {
             let modulus = of_kind(kind).expect("a CRC");
             for length in [0, 1, 9, 255, 1000] {

@@ -12,11 +12,12 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use super::DeviceExport;
+use super::{DeviceExport, dma_buf};
 use crate::gpu::device::{Gpu, released};
 use crate::gpu::{GpuError, pointer};
 use crate::memory::lends::LendError;
 use crate::memory::lent::{BufferLife, Exclusive, Shared, Whole};
+use crate::verbs::Anchor;
 
 /// GPU memory of the caller, whole. Dropping it while slices are out frees it with the last.
 pub struct DeviceBuffer {
@@ -237,6 +238,15 @@ impl DeviceSliceMut {
         DeviceSlice(self.0.freeze())
     }
 
+    /// The slice alone, for an adapter to register.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] and [`GpuError::NotExportable`] where there is no dma-buf of it,
+    /// [`GpuError::Scattered`].
+    pub fn exact_anchor(&self) -> Result<Anchor, GpuError> {
+        dma_buf::anchor(self.gpu(), self.address(), self.len(), self.backing())
+    }
+
     /// What another process needs to map the allocation that the slice lies in.
     ///
     /// # Errors
@@ -300,6 +310,15 @@ impl DeviceSlice {
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         Self(self.0.part(range))
+    }
+
+    /// The slice alone, for an adapter to register.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] and [`GpuError::NotExportable`] where there is no dma-buf of it,
+    /// [`GpuError::Scattered`].
+    pub fn exact_anchor(&self) -> Result<Anchor, GpuError> {
+        dma_buf::anchor(self.gpu(), self.address(), self.len(), self.backing())
     }
 
     /// What another process needs to map the allocation that the slice lies in.

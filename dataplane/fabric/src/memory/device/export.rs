@@ -50,8 +50,7 @@ impl DeviceExport {
             return Err(GpuError::Scattered);
         }
         let _current = gpu.enter()?;
-        let legacy = abi::POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-        let handle = if pointer::flag(cuda, legacy, address) {
+        let handle = if found.legacy {
             let mut handle = IpcMemHandle { reserved: [0; 64] };
             // SAFETY: the context is current; the function writes a handle.
             unsafe { cuda.ipc_get_mem_handle(&raw mut handle, found.base) }?;

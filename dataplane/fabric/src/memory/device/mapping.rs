@@ -16,6 +16,7 @@ use std::fmt;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Weak};
 
+use keyway_sys::cuda::CudaError;
 use keyway_sys::cuda::abi::{self, AccessDescription, AllocationHandle, IpcMemHandle, Location};
 use parking_lot::Mutex;
 
@@ -48,8 +49,9 @@ impl DeviceMapping {
     /// about 10 ms.
     ///
     /// # Errors
-    /// [`GpuError::OutOfRange`] when the allocation is shorter, [`GpuError::Call`] when the
-    /// handle opens nothing, or was made by this process itself.
+    /// [`GpuError::OutOfRange`] when the allocation is shorter, [`GpuError::Unsupported`] where
+    /// the platform maps no such memory, [`GpuError::Call`] when the handle opens nothing, or was
+    /// made by this process itself.
     pub fn open(gpu: &Arc<Gpu>, handle: &ExportHandle, bytes: u64) -> Result<Arc<Self>, GpuError> {
         let mapping = match handle {
             ExportHandle::Ipc(handle) => Self::open_ipc(gpu, handle)?,
@@ -133,7 +135,8 @@ impl DeviceMapping {
         unsafe {
             let kind = abi::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
             cuda.mem_import(&raw mut handle, fd as usize as *mut c_void, kind)
-        }?;
+        }
+        .map_err(refused)?;
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut address = 0;
         let here = Location { kind: abi::MEM_LOCATION_TYPE_DEVICE, id: gpu.ordinal() as i32 };
@@ -158,9 +161,20 @@ impl DeviceMapping {
             if let Err(error) = unsafe { cuda.mem_release(handle) } {
                 released(error, "a handle of physical memory");
             }
-            return Err(error.into());
+            return Err(refused(error));
         }
         Ok(Self { gpu: Arc::clone(gpu), address, bytes, kind: Kind::Vmm(handle) })
+    }
+}
+
+/// Some platforms share no physical memory between processes; and none maps more of a piece, or
+/// less, than there is.
+fn refused(error: CudaError) -> GpuError {
+    match error.code() {
+        Some(abi::ERROR_NOT_SUPPORTED) => {
+            GpuError::Unsupported("this mapping of another process's physical memory")
+        }
+        _ => error.into(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! go through the copy engine ([`crate::gpu::CopyQueue`]).
 
 mod buffer;
+mod dma_buf;
 mod export;
 mod mapping;
 

@@ -1,4 +1,5 @@
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::path::PathBuf;
 use std::process::Command;
@@ -92,6 +93,9 @@ const CONSTANTS: &[(&str, i64)] = &[
     ("CU_POINTER_ATTRIBUTE_RANGE_START_ADDR", POINTER_ATTRIBUTE_RANGE_START_ADDR as i64),
     ("CU_POINTER_ATTRIBUTE_RANGE_SIZE", POINTER_ATTRIBUTE_RANGE_SIZE as i64),
     ("CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES", POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as i64),
+    ("CU_POINTER_ATTRIBUTE_MAPPING_SIZE", POINTER_ATTRIBUTE_MAPPING_SIZE as i64),
+    ("CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR", POINTER_ATTRIBUTE_MAPPING_BASE_ADDR as i64),
+    ("CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID", POINTER_ATTRIBUTE_MEMORY_BLOCK_ID as i64),
     ("CU_MEMORYTYPE_HOST", MEMORYTYPE_HOST as i64),
     ("CU_MEMORYTYPE_DEVICE", MEMORYTYPE_DEVICE as i64),
     ("CU_STREAM_NON_BLOCKING", STREAM_NON_BLOCKING as i64),
@@ -199,13 +203,19 @@ fn include() -> PathBuf {
     said.unwrap_or_else(|| PathBuf::from("/usr/local/cuda/include"))
 }
 
+/// Says why a test did nothing, past the runner's capture.
+fn skipped(why: &str) {
+    let thread = std::thread::current();
+    let said = format!("\nskipped: {}: {why}\n", thread.name().unwrap_or("a test"));
+    let _ = std::io::stderr().write_all(said.as_bytes());
+}
+
 /// Goal: our layouts, numbers and functions are the header's. Method: the C compiler prints its
 /// own, and asserts the functions' types.
 #[test]
 fn declarations_are_those_of_the_header() {
     if !include().join("cudaTypedefs.h").exists() {
-        println!("skipped: cudaTypedefs.h is not installed; CUDA_HOME names another place");
-        return;
+        return skipped("cudaTypedefs.h is not installed; CUDA_HOME names another place");
     }
     let ours = ours();
     let folder = std::env::temp_dir().join(format!("keyway-cuda-{}", std::process::id()));
@@ -220,7 +230,7 @@ fn declarations_are_those_of_the_header() {
         }
         Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => {
-            println!("skipped: no C compiler: {error}");
+            skipped(&format!("no C compiler: {error}"));
             ours.clone()
         }
     };

@@ -105,7 +105,10 @@ const CONSTANTS: [(&str, i64); 45] = [
 fn layouts_are_those_of_the_header() {
     let ours = ours();
     let mut program = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         _Static_assert(__builtin_types_compatible_p(__typeof__(&ibv_reg_dmabuf_mr), struct ibv_mr \
+         *(*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)), \"ibv_reg_dmabuf_mr\");\n\
+         int main(void) {\n",
     );
     for line in ours.lines() {
         let (rest, _) = line.rsplit_once(' ').unwrap();
