@@ -95,7 +95,7 @@ impl Bulk {
             && self.reusable
             && let Some(socket) = self.socket.take()
         {
-            socket.release().await;
+            Box::pin(socket.release()).await;
         }
         Ok(bytes)
     }

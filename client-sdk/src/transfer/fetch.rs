@@ -185,7 +185,7 @@ impl Fetch {
             return (target, Ok(Step::Done));
         }
         let stop = self.stop.clone();
-        let (answer, needed) = match stop.or(self.ask(state)).await {
+        let (answer, needed) = match stop.or(Box::pin(self.ask(state))).await {
             Ok(asked) => asked,
             Err(error) => return (target, Err(error)),
         };
