@@ -4,7 +4,7 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench fuzz doc crash deploy build rust clients
+.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench fuzz doc crash deploy build wheel rust clients
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,10 @@ deploy: rust ## Try what is in deploy/: the image, the compose file, the chart
 	@$(SCRIPTS)/deploy.sh
 
 build: rust
-	@cargo build --ignore-rust-version --workspace --bins --tests
+	@cargo build --ignore-rust-version --workspace --lib --bins --tests
+
+wheel: rust ## Build the Python package, for all versions from 3.11, into target/wheels
+	@$(SCRIPTS)/wheel.sh
 
 rust:
 	@$(SCRIPTS)/rust.sh

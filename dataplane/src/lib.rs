@@ -18,9 +18,10 @@ pub use keyway_sys::{Probe, probe};
 pub use direct::{
     DirectStats, DirectUnavailable, DoorUnavailable, IpcConfig, RdmaConfig, RdmaUnavailable,
 };
-pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeStats, OpenError};
+pub use engine::{EngineConfig, LocalNode, NodeConfig, NodeMemory, NodeStats, OpenError};
 pub use node::{
-    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, Prefetched, SealingKey, SessionError,
+    StorageNode, TransferError, Transferred,
 };
+pub use store::tier::{TierAdmit, TierConfig, TierPages, TierStats, TierVerify};
 pub use store::{AccessMode, StoreConfig, StoreUsage};

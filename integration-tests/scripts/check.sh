@@ -26,6 +26,11 @@ cargo_deny() {
   PATH="$tools/bin:$PATH" cargo deny --log-level error "$@"
 }
 
+# mypy looks for its configuration, and for the package, where it is run.
+python_types() {
+  (cd client-sdk/python && "$1" --cache-dir "$2")
+}
+
 step format cargo fmt --all --check
 step clippy cargo clippy --ignore-rust-version --workspace --all-targets -- -D warnings
 # --workspace: cargo unifies features over what is selected, and `make test` selects all.
@@ -49,6 +54,17 @@ if have cargo-deny || [ -x "$tools/bin/cargo-deny" ]; then
   fi
 else
   skip "licences, bans, sources" "cargo-deny cannot be installed"
+fi
+
+venv=target/venv-keyway
+if [ -x $venv/bin/ruff ] && [ -x $venv/bin/mypy ]; then
+  step "Python form" $venv/bin/ruff format --check --config client-sdk/python/pyproject.toml \
+    client-sdk/python
+  step "Python lints" $venv/bin/ruff check --config client-sdk/python/pyproject.toml \
+    client-sdk/python
+  step "Python types" python_types "$PWD/$venv/bin/mypy" "$PWD/target/mypy"
+else
+  skip "Python lints and types" "target/venv-keyway is not there; make clients"
 fi
 
 if have shellcheck; then

@@ -4,7 +4,7 @@ source "$(dirname "$0")/lib.sh"
 
 log=target/test.log
 
-if ! cargo build --ignore-rust-version --workspace --bins --tests; then
+if ! cargo build --ignore-rust-version --workspace --lib --bins --tests; then
   record_suite build 0 1 0
   say "0 passed, 1 failed, 0 skipped"
   exit 1

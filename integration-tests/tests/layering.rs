@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use keyway_integration_tests::tree::{files, packages, root};
 
 /// What each crate may depend on, of ours.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("keyway-sys", &[]),
     ("keyway-proto", &[]),
     ("keyway-rpc", &["keyway-proto"]),
@@ -24,6 +24,10 @@ const ARROWS: [(&str, &[&str]); 9] = [
         &["keyway-proto", "keyway-rpc", "keyway-auth", "keyway-sys", "keyway-fabric"],
     ),
     ("keyway-client", &["keyway-proto", "keyway-auth", "keyway-fabric"]),
+    // The client's other languages.
+    ("keyway-bindings", &["keyway-proto", "keyway-client"]),
+    ("keyway-capi", &["keyway-proto", "keyway-client", "keyway-bindings"]),
+    ("keyway-python", &["keyway-proto", "keyway-client", "keyway-bindings"]),
     (
         "keyway-gateway",
         &[
@@ -42,11 +46,24 @@ const ARROWS: [(&str, &[&str]); 9] = [
 const JUDGE: &str = "keyway-integration-tests";
 
 /// Crates that hold logic only.
-const SAFE: [&str; 6] =
-    ["proto", "auth", "gateway/meta", "gateway", "client-sdk", "integration-tests"];
+const SAFE: [&str; 7] = [
+    "proto",
+    "auth",
+    "gateway/meta",
+    "gateway",
+    "client-sdk",
+    "client-sdk/bindings",
+    "integration-tests",
+];
 
 /// Rooms whose leaf modules may opt in to `unsafe`.
-const UNSAFE_ROOMS: [&str; 3] = ["dataplane/sys/", "dataplane/fabric/", "dataplane/src/"];
+const UNSAFE_ROOMS: [&str; 5] = [
+    "dataplane/sys/",
+    "dataplane/fabric/",
+    "dataplane/src/",
+    "client-sdk/capi/src/",
+    "client-sdk/python/src/",
+];
 
 #[test]
 fn crates_depend_only_along_the_arrows() {

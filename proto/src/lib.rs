@@ -15,6 +15,7 @@ pub mod key;
 pub mod local;
 pub mod name;
 pub mod plan;
+pub mod prefetch;
 pub mod range;
 pub mod receipt;
 pub mod session;
@@ -28,6 +29,7 @@ pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadI
 pub use local::{Door, DoorTicket, HostId, LocalSessionOffer, LocalSessionRequest};
 pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
+pub use prefetch::{PrefetchPosition, PrefetchReply, PrefetchRequest};
 pub use range::ByteRange;
 pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
 pub use session::{

@@ -5,6 +5,7 @@ mod copy;
 mod delete;
 mod head;
 mod list;
+mod prefetch;
 mod presign;
 
 pub use bucket::{ListBuckets, ListedBucket};
@@ -12,6 +13,7 @@ pub use copy::CopyObject;
 pub use delete::{DeleteFailure, DeleteObject};
 pub use head::HeadObject;
 pub use list::{ListObjects, ListPage, ListedObject};
+pub use prefetch::Prefetch;
 pub use presign::Presign;
 
 use jiff::Timestamp;

@@ -39,6 +39,13 @@ impl<M: GetTarget> GetRanges<M> {
         self
     }
 
+    /// Fails with status 412 unless the object has this ETag. It pins the version without asking
+    /// for it.
+    pub fn if_match(mut self, etag: impl Into<String>) -> Self {
+        self.get = self.get.if_match(etag);
+        self
+    }
+
     /// Ranges in flight at a time.
     pub fn concurrency(mut self, ranges: usize) -> Self {
         self.get = self.get.concurrency(ranges);

@@ -166,9 +166,9 @@ impl<T: Transport> Ending<'_, T> {
     ) -> (Relinquished, Result<Digests, DirectError>) {
         match moved {
             Ok(Moved::Written(tail)) => {
-                let get::Tail { batch, digests, delivery } = tail;
+                let get::Tail { batch, digests, reading } = tail;
                 let (moved, key) = self.relinquish(WorkerEvent::Moved, batch).await;
-                drop(delivery);
+                drop(reading);
                 (key, if moved { Ok(digests) } else { Err(lost()) })
             }
             // The disk works while the key ends.

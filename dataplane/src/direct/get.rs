@@ -3,7 +3,8 @@
 //! Sketch, per MiB: one device read into a lease, one pass of CRC32C (the blocks' own sums)
 //! and one of CRC64NVME while the bytes are in cache; by RDMA, four WRITEs of 256 KiB with one
 //! doorbell, one completion, and no byte copied by the CPU; into shared host memory, one copy.
-//! Reads run ahead of the writes, and up to [`BATCHES_IN_FLIGHT`] batches of writes ahead of
+//! What the memory tier holds is not looked at: runs as long as a batch go out of it, and the
+//! checksum is combined of stored ones. Reads run ahead of the writes, and up to [`BATCHES_IN_FLIGHT`] batches of writes ahead of
 //! the link. What bounds it: the slower of drive and link.
 
 use std::collections::VecDeque;
@@ -13,13 +14,13 @@ use futures::StreamExt as _;
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Revoker;
-use keyway_proto::{DigestSet, Digests, GetPlan, SessionToken};
+use keyway_proto::{ChecksumKind, DigestSet, Digests, GetPlan, SessionToken};
 
 use super::execute::Needs;
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Turn, start_get};
-use crate::node::{Delivery, DirectError};
+use crate::engine::{Reading, Turn, start_get};
+use crate::node::DirectError;
 
 /// Batches posted and not completed. Their leases come on top of those of the reads.
 const BATCHES_IN_FLIGHT: usize = 4;
@@ -29,7 +30,7 @@ pub(super) struct Tail<B> {
     pub(super) batch: B,
     pub(super) digests: Digests,
     /// Holds the transfer's turn.
-    pub(super) delivery: Delivery,
+    pub(super) reading: Box<Reading>,
 }
 
 pub(super) async fn run<T: Transport>(
@@ -41,29 +42,39 @@ pub(super) async fn run<T: Transport>(
     needs: &Needs,
     turn: Turn,
 ) -> Result<Tail<T::Batch>, DirectError> {
-    let mut delivery = start_get(plan, &*needs.store, &needs.pool, turn, &needs.counters).await?;
+    let mut reading = start_get(plan, &*needs.store, &needs.pool, turn, &needs.counters).await?;
     let mut cursor = RemoteCursor::new(target);
     let mut hasher = MultiHasher::new(digests);
+    let wants_crc64 = digests.contains(ChecksumKind::Crc64Nvme);
     let mut posted = VecDeque::with_capacity(BATCHES_IN_FLIGHT);
-    let (mut batch, mut batched, mut left) = (T::Batch::default(), 0, delivery.length);
-    while let Some(frame) = delivery.body.next().await {
+    let (mut batch, mut batched, mut left) = (T::Batch::default(), 0, reading.length);
+    while let Some(frame) = reading.frames.next().await {
         let frame = frame?;
-        hasher.update(&frame);
-        batched += frame.len() as u64;
-        left = left.saturating_sub(frame.len() as u64);
-        let mut frame = reachable(frame, way, &needs.pool).await;
-        for run in cursor.take(frame.len() as u32) {
-            way.write(&mut batch, frame.split_to(run.length as usize), run);
+        match wants_crc64.then(|| frame.crc64nvme()).flatten() {
+            Some(known) => hasher.update_known(&frame, &known),
+            None => hasher.update(&frame),
         }
-        // The last batch goes with the invalidation.
-        if left > 0 && (batched >= T::BATCH_BYTES || T::requests(&batch) >= T::BATCH_REQUESTS) {
-            if posted.len() == BATCHES_IN_FLIGHT
-                && let Some(oldest) = posted.pop_front()
-            {
-                way.landed(oldest).await?;
+        let mut frame = frame.into_bytes();
+        while !frame.is_empty() {
+            // No more than a batch at once: links have limits, and other sessions their turns.
+            let part = frame.split_to(frame.len().min(T::BATCH_BYTES as usize));
+            batched += part.len() as u64;
+            left = left.saturating_sub(part.len() as u64);
+            let mut part = reachable(part, way, &needs.pool).await;
+            for run in cursor.take(part.len() as u32) {
+                way.write(&mut batch, part.split_to(run.length as usize), run);
             }
-            posted.push_back(way.begin(std::mem::take(&mut batch)).await?);
-            batched = 0;
+            // The last batch goes with the invalidation.
+            let is_full = batched >= T::BATCH_BYTES || T::requests(&batch) >= T::BATCH_REQUESTS;
+            if left > 0 && is_full {
+                if posted.len() == BATCHES_IN_FLIGHT
+                    && let Some(oldest) = posted.pop_front()
+                {
+                    way.landed(oldest).await?;
+                }
+                posted.push_back(way.begin(std::mem::take(&mut batch)).await?);
+                batched = 0;
+            }
         }
     }
     if left > 0 {
@@ -73,7 +84,7 @@ pub(super) async fn run<T: Transport>(
         // The client ends the key as soon as it hears of this: all must have arrived.
         way.post(std::mem::take(&mut batch)).await?;
     }
-    Ok(Tail { batch, digests: hasher.finish(), delivery })
+    Ok(Tail { batch, digests: hasher.finish(), reading: Box::new(reading) })
 }
 
 /// The bytes in memory that the link reaches: a copy where the store's own is elsewhere, as
@@ -82,7 +93,7 @@ async fn reachable(bytes: Bytes, way: &impl Transport, pool: &LeasePool) -> Byte
     if way.reaches(&bytes) {
         return bytes;
     }
-    let class = LeaseClass::fitting(bytes.len()).expect("frames are smaller than leases");
+    let class = LeaseClass::fitting(bytes.len()).expect("parts are no longer than leases");
     let mut lease = pool.lease(class).await;
     lease[..bytes.len()].copy_from_slice(&bytes);
     lease.into_bytes(0..bytes.len())

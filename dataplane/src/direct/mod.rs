@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use keyway_fabric::ipc::NodeGpus;
-use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
     DirectPlan, Door, LocalSessionOffer, LocalSessionRequest, NodeId, Rail, SessionOffer,
@@ -36,6 +35,7 @@ use keyway_proto::{
 use keyway_rpc::convert;
 use parking_lot::Mutex;
 
+use crate::engine::NodeMemory;
 use crate::node::{DirectError, SealingKey, SessionError};
 use door::LocalDoor;
 use keys::GrantKeys;
@@ -96,12 +96,11 @@ impl Direct {
         node: NodeId,
         rdma: RdmaConfig,
         ipc: &IpcConfig,
-        pool: &LeasePool,
+        memory: &NodeMemory,
     ) -> Result<Self, DirectUnavailable> {
         let rails = rail::open(&rdma).await?;
         let direct = Self::over(node, rdma, rails);
-        let pool = pool.clone();
-        let gpus = Arc::new(NodeGpus::new(vec![Box::new(move || pool.anchor())]));
+        let gpus = Arc::new(NodeGpus::new(memory.anchors()));
         let door = LocalDoor::open(ipc, &direct.config, &direct.sessions, &gpus)?;
         *direct.door.lock() = door;
         Ok(direct)
@@ -131,12 +130,12 @@ impl Direct {
         &self,
         owner: SessionOwner,
         request: SessionRequest,
-        pool: &LeasePool,
+        memory: &NodeMemory,
     ) -> Result<SessionOffer, SessionError> {
         let rail = self.rails.iter().find(|rail| rail.number == request.rail);
         let rail = rail.filter(|_| request.node == self.node).ok_or(SessionError::NoSuchRail)?;
-        let (rail, pool) = (Arc::clone(rail), pool.clone());
-        self.sessions.open(rail, pool, owner, request, &self.config).await
+        let (rail, memory) = (Arc::clone(rail), memory.clone());
+        self.sessions.open(rail, memory, owner, request, &self.config).await
     }
 
     pub(crate) fn door(&self) -> Option<Door> {

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use keyway_fabric::memory::LeasePool;
+use keyway_fabric::memory::Arena;
 use keyway_fabric::verbs::{
-    Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError, open_ports, self_test,
+    Access, Device, Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError, open_ports,
+    self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
 use parking_lot::Mutex;
 
 use super::RdmaConfig;
+use crate::engine::NodeMemory;
 use crate::store::AccessMode;
 
 /// Why a node that must have RDMA has none.
@@ -35,28 +37,52 @@ pub(super) struct NodeRail {
     domains: Mutex<HashMap<TenantId, Weak<TenantDomain>>>,
 }
 
-/// A tenant's protection domain on a port, with the node's buffers registered in it. Lives as
+/// A tenant's protection domain on a port, with the node's memory registered in it. Lives as
 /// long as the tenant has a session there.
 pub(crate) struct TenantDomain {
     pub(super) domain: Arc<Domain>,
-    pub(super) buffers: Arc<Registration>,
+    pub(super) leases: Arc<Registration>,
+    tier: Option<Arc<Registration>>,
+}
+
+impl TenantDomain {
+    fn new(device: &Arc<Device>, memory: &NodeMemory) -> Result<Self, VerbsError> {
+        let domain = Domain::new(device)?;
+        let leases = domain.register_pool(&memory.leases)?;
+        let register = |arena: &Arena| domain.register(arena.anchor(), Access::Local);
+        // Without it bytes are copied into leases on their way: slower, and no worse.
+        let tier = memory.tier.as_ref().and_then(|arena| {
+            let refused = |error: &VerbsError| {
+                tracing::warn!(%error, "the memory tier is not registered with the adapter");
+            };
+            register(arena).inspect_err(refused).ok()
+        });
+        Ok(Self { domain, leases, tier })
+    }
+
+    /// The registration that the bytes lie in.
+    pub(super) fn covering(&self, bytes: &[u8]) -> Option<&Arc<Registration>> {
+        let covers = |registration: &&Arc<Registration>| {
+            registration.covers(bytes.as_ptr() as u64, bytes.len())
+        };
+        [Some(&self.leases), self.tier.as_ref()].into_iter().flatten().find(covers)
+    }
 }
 
 impl NodeRail {
-    /// The tenant's domain. Registers the node's buffers for its first session: milliseconds.
+    /// The tenant's domain. Registers the node's memory for its first session: milliseconds,
+    /// and some tens more for each GiB of a memory tier.
     pub(super) fn domain(
         &self,
         tenant: TenantId,
-        pool: &LeasePool,
+        memory: &NodeMemory,
     ) -> Result<Arc<TenantDomain>, VerbsError> {
         let mut domains = self.domains.lock();
         if let Some(domain) = domains.get(&tenant).and_then(Weak::upgrade) {
             return Ok(domain);
         }
         domains.retain(|_, domain| domain.strong_count() > 0);
-        let domain = Domain::new(self.port.device())?;
-        let buffers = domain.register_pool(pool)?;
-        let made = Arc::new(TenantDomain { domain, buffers });
+        let made = Arc::new(TenantDomain::new(self.port.device(), memory)?);
         domains.insert(tenant, Arc::downgrade(&made));
         Ok(made)
     }

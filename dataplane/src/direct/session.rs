@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::NodeLink;
-use keyway_fabric::memory::LeasePool;
 use keyway_fabric::verbs::{LinkShape, VerbsError};
 use keyway_proto::{
     KeyStrength, NodeId, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
@@ -18,6 +17,7 @@ use parking_lot::Mutex;
 use super::RdmaConfig;
 use super::rail::NodeRail;
 use super::transport::VerbsWay;
+use crate::engine::NodeMemory;
 use crate::node::SessionError;
 
 /// How often a session is looked at: whether it idles, and whether its client still lives.
@@ -88,7 +88,7 @@ impl Sessions {
     pub(super) async fn open(
         self: &Arc<Self>,
         rail: Arc<NodeRail>,
-        pool: LeasePool,
+        memory: NodeMemory,
         owner: SessionOwner,
         request: SessionRequest,
         config: &RdmaConfig,
@@ -101,7 +101,7 @@ impl Sessions {
         let tenant = owner.tenant;
         // Queue pairs and registrations are made by blocking system calls.
         let made = tokio::task::spawn_blocking(move || {
-            let domain = rail.domain(tenant, &pool)?;
+            let domain = rail.domain(tenant, &memory)?;
             let pending = rail.port.link(&domain.domain, LinkShape::NODE)?;
             let server = pending.address();
             Ok((pending.connect(&client)?, domain, server))

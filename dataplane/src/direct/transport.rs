@@ -82,15 +82,16 @@ impl Transport for VerbsWay {
     const BATCH_REQUESTS: usize = 32;
 
     fn reaches(&self, bytes: &Bytes) -> bool {
-        self.domain.buffers.covers(bytes.as_ptr() as u64, bytes.len())
+        self.domain.covering(bytes).is_some()
     }
 
     fn write(&self, batch: &mut verbs::Batch, bytes: Bytes, run: RemoteWindow) {
-        batch.write(&self.domain.buffers, bytes, run.address, run.key);
+        let registration = self.domain.covering(&bytes).unwrap_or(&self.domain.leases);
+        batch.write(registration, bytes, run.address, run.key);
     }
 
     fn read(&self, batch: &mut verbs::Batch, lease: Lease, runs: &[RemoteWindow]) {
-        batch.read(&self.domain.buffers, lease, runs);
+        batch.read(&self.domain.leases, lease, runs);
     }
 
     fn end(&self, batch: &mut verbs::Batch, key: RemoteKey) {

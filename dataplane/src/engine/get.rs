@@ -1,21 +1,22 @@
-//! GET: chunks become a stream of verified bytes.
+//! GET: chunks become a stream of verified frames.
 //!
 //! Sketch, per piece of at most 1 MiB: one device read into a lease, one pass of CRC32C as its
-//! frames are taken, one `Bytes` over the lease; no copy. The first piece is read and its
-//! first frame verified before the delivery is handed out, so that a missing or damaged object is an error instead of a broken body, and
-//! an object of one piece needs nothing but that: no task, no queue. Longer ones keep
-//! [`READS_IN_FLIGHT`] reads ahead of the consumer; when buffers are scarce they hold one
-//! smaller piece at a time, so that slow consumers cannot take the pool from the others.
+//! frames are taken, one `Bytes` over the lease; no copy. What the store holds in memory needs
+//! none of that: one frame per contiguous run, and no pass over its bytes. The first piece is
+//! read and its first frame verified before anything is handed out, so that a missing or
+//! damaged object is an error instead of a broken body, and an object of one piece needs
+//! nothing but that: no task, no queue. Longer ones keep [`READS_IN_FLIGHT`] reads ahead of the
+//! consumer; when buffers are scarce they hold one smaller piece at a time, so that slow
+//! consumers cannot take the pool from the others.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use futures::Stream;
 use futures::future::BoxFuture;
-use futures::stream::{FuturesOrdered, StreamExt as _};
+use futures::stream::{FuturesOrdered, StreamExt as _, TryStreamExt as _};
 use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{
@@ -26,7 +27,9 @@ use tokio::sync::oneshot;
 use super::Counters;
 use super::admission::Turn;
 use crate::node::{Delivery, TransferError};
-use crate::store::{BlobStore, Fetched, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class};
+use crate::store::{
+    BlobStore, Fetched, Frame, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class,
+};
 
 /// Reads under way ahead of the consumer, in one transfer. The piece being consumed comes
 /// on top.
@@ -37,28 +40,44 @@ const SCARCE_PIECE_BYTES: u64 = LeaseClass::Medium.bytes() as u64;
 
 const _: () = assert!(SCARCE_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
 
+/// Most bytes of a frame for HTTP: servers count a slow client's progress in frames.
+const BODY_FRAME_BYTES: usize = 256 << 10;
+
+/// A GET that has begun.
+pub(crate) struct Reading {
+    /// Bytes that the frames will have.
+    pub(crate) length: u64,
+    pub(crate) frames: Frames,
+    receipt: oneshot::Receiver<Receipt>,
+}
+
 pub(crate) async fn start(
     plan: &GetPlan,
     store: &dyn BlobStore,
     pool: &LeasePool,
     turn: Turn,
     counters: &Arc<Counters>,
-) -> Result<Delivery, TransferError> {
+) -> Result<Reading, TransferError> {
     let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
     let length = plan.length();
-    let mut current = match reads.next() {
-        Some(read) => Some(read.await?),
-        None => None,
-    };
-    let first = current.as_mut().and_then(Fetched::next_frame).transpose()?;
+    let (mut first, mut current) = (reads.held(), None);
+    if first.is_none()
+        && let Some(read) = reads.next()
+    {
+        let mut fetched = read.await?;
+        first = fetched.next_frame().transpose()?;
+        current = Some(fetched);
+    }
     let (receipt_sender, receipt) = oneshot::channel();
-    let mut body = GetBody {
+    let mut frames = Frames {
         transfer: plan.transfer,
-        first,
+        ahead: first,
         current,
         reads,
+        held: None,
         under_way: FuturesOrdered::new(),
         waits: false,
+        frame_bytes_max: usize::MAX,
         length,
         delivered: 0,
         receipt: Some(receipt_sender),
@@ -66,9 +85,17 @@ pub(crate) async fn start(
         _turn: turn,
     };
     if length == 0 {
-        body.finish();
+        frames.finish();
     }
-    Ok(Delivery { length, body: Box::pin(body), receipt })
+    Ok(Reading { length, frames, receipt })
+}
+
+impl From<Reading> for Delivery {
+    fn from(reading: Reading) -> Self {
+        let Reading { length, frames, receipt } = reading;
+        let frames = Frames { frame_bytes_max: BODY_FRAME_BYTES, ..frames };
+        Self { length, body: Box::pin(frames.map_ok(Frame::into_bytes)), receipt }
+    }
 }
 
 fn pin_all(plan: &GetPlan, store: &dyn BlobStore) -> Result<Vec<Part>, TransferError> {
@@ -96,6 +123,14 @@ struct Reads {
 }
 
 impl Reads {
+    /// The next bytes, if the store has them in memory.
+    fn held(&mut self) -> Option<Frame> {
+        let part = self.parts.get(self.part)?;
+        let frame = part.pin.held(part.rest)?;
+        self.pass(frame.len() as u64);
+        Some(frame)
+    }
+
     /// Begins the next read, which waits for its buffer. A transfer that has reads under
     /// way uses [`Self::next_at_once`] instead: one that holds buffers and waits for more
     /// could lock others out, and they it.
@@ -120,14 +155,19 @@ impl Reads {
     }
 
     fn begin(&mut self, range: ByteRange, lease: Option<Lease>) -> Read {
+        let read = self.parts[self.part].pin.read(range, lease);
+        self.pass(range.length());
+        read
+    }
+
+    /// The next `bytes` bytes are taken care of.
+    fn pass(&mut self, bytes: u64) {
         let part = &mut self.parts[self.part];
-        let read = part.pin.read(range, lease);
-        let end = part.rest.end();
-        part.rest = ByteRange::new(range.end(), end - range.end()).expect("inside the part");
+        let (offset, length) = (part.rest.offset() + bytes, part.rest.length() - bytes);
+        part.rest = ByteRange::new(offset, length).expect("inside the part");
         if part.rest.is_empty() {
             self.part += 1;
         }
-        read
     }
 
     fn is_scarce(&self) -> bool {
@@ -137,17 +177,21 @@ impl Reads {
 
 type Read = BoxFuture<'static, Result<Fetched, StoreError>>;
 
-struct GetBody {
+/// The frames of a GET, in order.
+pub(crate) struct Frames {
     transfer: TransferId,
-    /// Taken before the delivery was handed out.
-    first: Option<Bytes>,
+    /// The next to be handed out, where it is known.
+    ahead: Option<Frame>,
     /// The piece that frames are taken from.
     current: Option<Fetched>,
     reads: Reads,
     under_way: FuturesOrdered<Read>,
+    /// What follows the reads under way, found in memory.
+    held: Option<Frame>,
     /// Whether the read under way had to wait for its buffer: until it has ended, no other
     /// is begun.
     waits: bool,
+    frame_bytes_max: usize,
     length: u64,
     delivered: u64,
     /// Taken when the receipt is given, or when the transfer failed.
@@ -156,10 +200,14 @@ struct GetBody {
     _turn: Turn,
 }
 
-impl GetBody {
+impl Frames {
     fn read_ahead(&mut self) {
         let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
-        while self.under_way.len() < bound && !self.waits {
+        while self.under_way.len() < bound && !self.waits && self.held.is_none() {
+            self.held = self.reads.held();
+            if self.held.is_some() {
+                return;
+            }
             if let Some(read) = self.reads.next_at_once() {
                 self.under_way.push_back(read);
                 continue;
@@ -174,18 +222,23 @@ impl GetBody {
         }
     }
 
-    fn deliver(&mut self, bytes: Bytes) -> Poll<Option<Result<Bytes, TransferError>>> {
-        self.delivered += bytes.len() as u64;
-        self.counters.delivered_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    fn deliver(&mut self, mut frame: Frame) -> Poll<Option<Result<Frame, TransferError>>> {
+        if frame.len() > self.frame_bytes_max {
+            let mut bytes = frame.into_bytes();
+            self.ahead = Some(Frame::new(bytes.split_off(self.frame_bytes_max)));
+            frame = Frame::new(bytes);
+        }
+        self.delivered += frame.len() as u64;
+        self.counters.delivered_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
         // With the last bytes rather than after them: a consumer that knows the length
         // does not ask again.
         if self.delivered == self.length {
             self.finish();
         }
-        Poll::Ready(Some(Ok(bytes)))
+        Poll::Ready(Some(Ok(frame)))
     }
 
-    fn fail(&mut self, error: StoreError) -> Poll<Option<Result<Bytes, TransferError>>> {
+    fn fail(&mut self, error: StoreError) -> Poll<Option<Result<Frame, TransferError>>> {
         self.receipt = None;
         self.counters.count_failure();
         Poll::Ready(Some(Err(error.into())))
@@ -205,15 +258,15 @@ impl GetBody {
     }
 }
 
-impl Stream for GetBody {
-    type Item = Result<Bytes, TransferError>;
+impl Stream for Frames {
+    type Item = Result<Frame, TransferError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.receipt.is_none() {
             return Poll::Ready(None);
         }
-        if let Some(first) = self.first.take() {
-            return self.deliver(first);
+        if let Some(frame) = self.ahead.take() {
+            return self.deliver(frame);
         }
         loop {
             match self.current.as_mut().and_then(Fetched::next_frame) {
@@ -229,7 +282,11 @@ impl Stream for GetBody {
                     self.read_ahead();
                 }
                 Some(Err(error)) => return self.fail(error),
-                None => return Poll::Ready(None),
+                // All reads before it have been taken.
+                None => match self.held.take() {
+                    Some(frame) => return self.deliver(frame),
+                    None => return Poll::Ready(None),
+                },
             }
         }
     }

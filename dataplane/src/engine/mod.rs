@@ -10,20 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use keyway_fabric::memory::{LeasePool, PoolStats};
+use keyway_fabric::memory::{Arena, LeasePool, PoolStats};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
     ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::direct::{Direct, DirectStats, Needs, execute};
 use crate::node::{
-    Body, ChunkInfo, Delivery, DirectError, NodeStatus, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    Body, ChunkInfo, Delivery, DirectError, NodeStatus, Prefetched, SealingKey, SessionError,
+    StorageNode, TransferError, Transferred,
 };
+use crate::store::tier::{MemoryTier, TierStats};
 use crate::store::{BlobStore, StoreUsage};
 
 mod admission;
@@ -35,7 +36,7 @@ mod put;
 mod tests;
 
 pub(crate) use admission::{Admission, Turn};
-pub(crate) use get::start as start_get;
+pub(crate) use get::{Reading, start as start_get};
 pub use open::{NodeConfig, OpenError};
 pub(crate) use put::{piece_class, publish};
 
@@ -57,11 +58,23 @@ impl Default for EngineConfig {
     }
 }
 
+/// The memory that a node's bytes lie in on their way: devices register all of it. Clones
+/// share it.
+#[derive(Clone, Debug)]
+pub struct NodeMemory {
+    /// Buffers for transfers.
+    pub leases: LeasePool,
+    /// What is hot, where there is a memory tier.
+    pub tier: Option<Arena>,
+}
+
 /// A storage node in this process.
 pub struct LocalNode {
     id: NodeId,
     store: Arc<dyn BlobStore>,
-    pool: LeasePool,
+    /// The same store, where it is a tier.
+    tier: Option<Arc<MemoryTier>>,
+    memory: NodeMemory,
     admission: Admission,
     counters: Arc<Counters>,
     direct: Arc<Direct>,
@@ -75,18 +88,37 @@ impl LocalNode {
         pool: LeasePool,
         config: &EngineConfig,
     ) -> Arc<Self> {
-        Self::with(id, store, pool, config, Direct::without_rails(id))
+        let memory = NodeMemory { leases: pool, tier: None };
+        Self::with(id, (store, None), memory, config, Direct::without_rails(id))
+    }
+
+    /// As [`over`](Self::over), for a store with a memory tier.
+    pub fn over_tier(
+        id: NodeId,
+        tier: Arc<MemoryTier>,
+        pool: LeasePool,
+        config: &EngineConfig,
+    ) -> Arc<Self> {
+        let memory = NodeMemory { leases: pool, tier: Some(tier.arena().clone()) };
+        let stores = (Arc::clone(&tier) as _, Some(tier));
+        Self::with(id, stores, memory, config, Direct::without_rails(id))
     }
 
     fn with(
         id: NodeId,
-        store: Arc<dyn BlobStore>,
-        pool: LeasePool,
+        (store, tier): (Arc<dyn BlobStore>, Option<Arc<MemoryTier>>),
+        memory: NodeMemory,
         config: &EngineConfig,
         direct: Direct,
     ) -> Arc<Self> {
         let (admission, direct) = (Admission::new(config), Arc::new(direct));
-        Arc::new(Self { id, store, pool, admission, counters: Arc::default(), direct })
+        let counters = Arc::default();
+        Arc::new(Self { id, store, tier, memory, admission, counters, direct })
+    }
+
+    /// The memory that the node's bytes lie in, for registration with devices.
+    pub fn memory(&self) -> &NodeMemory {
+        &self.memory
     }
 
     /// What the node did since it was opened, and how full it is.
@@ -100,7 +132,8 @@ impl LocalNode {
             transfers: self.admission.transfers() as u64,
             waiting: self.admission.waiting() as u64,
             store: self.store.usage(),
-            pool: self.pool.stats(),
+            tier: self.tier.as_ref().map(|tier| tier.stats()).unwrap_or_default(),
+            pool: self.memory.leases.stats(),
             direct: self.direct.stats(),
         }
     }
@@ -122,14 +155,15 @@ impl StorageNode for LocalNode {
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {
         self.counters.gets.fetch_add(1, Ordering::Relaxed);
         let turn = self.admission.admit(plan.tenant).await?;
-        let delivery = get::start(&plan, &*self.store, &self.pool, turn, &self.counters).await;
-        delivery.inspect_err(|_| self.counters.count_failure())
+        let reading =
+            get::start(&plan, &*self.store, &self.memory.leases, turn, &self.counters).await;
+        reading.map(Delivery::from).inspect_err(|_| self.counters.count_failure())
     }
 
     async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
         self.counters.puts.fetch_add(1, Ordering::Relaxed);
         let _turn = self.admission.admit(plan.tenant).await?;
-        let receipt = put::run(&plan, body, &*self.store, &self.pool).await;
+        let receipt = put::run(&plan, body, &*self.store, &self.memory.leases).await;
         match &receipt {
             Ok(receipt) => {
                 self.counters.stored_bytes.fetch_add(receipt.bytes, Ordering::Relaxed);
@@ -150,6 +184,18 @@ impl StorageNode for LocalNode {
         limit: usize,
     ) -> Result<Vec<ChunkInfo>, TransferError> {
         Ok(self.store.chunks(after, limit))
+    }
+
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError> {
+        let _turn = self.admission.admit(tenant).await?;
+        match &self.tier {
+            Some(tier) => Ok(tier.load(chunks).await),
+            None => Ok(Prefetched { missed: chunks.len() as u64, ..Prefetched::default() }),
+        }
     }
 
     async fn status(&self) -> Result<NodeStatus, TransferError> {
@@ -174,7 +220,7 @@ impl StorageNode for LocalNode {
         owner: SessionOwner,
         request: SessionRequest,
     ) -> Result<SessionOffer, SessionError> {
-        self.direct.open_session(owner, request, &self.pool).await
+        self.direct.open_session(owner, request, &self.memory).await
     }
 
     async fn door(&self) -> Result<Option<Door>, TransferError> {
@@ -205,7 +251,7 @@ impl StorageNode for LocalNode {
         counter.fetch_add(1, Ordering::Relaxed);
         let needs = Needs {
             store: Arc::clone(&self.store),
-            pool: self.pool.clone(),
+            pool: self.memory.leases.clone(),
             admission: self.admission.clone(),
             counters: Arc::clone(&self.counters),
             direct: Arc::clone(&self.direct),
@@ -245,6 +291,8 @@ pub struct NodeStats {
     pub waiting: u64,
     /// The store.
     pub store: StoreUsage,
+    /// The memory tier.
+    pub tier: TierStats,
     /// The buffers.
     pub pool: PoolStats,
     /// Direct transfers.

@@ -71,6 +71,40 @@ async fn what_is_put_is_got() {
     assert_eq!(node.stats().transfers, 0);
 }
 
+/// What is in memory comes as it lies there, between what must be read; an HTTP body is cut.
+#[tokio::test]
+async fn frames_are_as_long_as_memory_is_contiguous() {
+    let pool = LeasePool::new(8 << 20).expect("memory");
+    let store = Arc::new(crate::store::memory::MemoryStore::new(CAPACITY));
+    let config = crate::store::tier::TierConfig { size_bytes: CAPACITY, ..Default::default() };
+    let tier = MemoryTier::over(store, pool.clone(), config).expect("memory");
+    let node = LocalNode::over_tier(NodeId(1), Arc::new(tier), pool, &EngineConfig::default());
+    let (bytes, plan) = (content(33 * MIB), put_plan(33 * MIB));
+    node.put(plan.clone(), body(&bytes, MIB as usize)).await.expect("stored");
+    let turn = node.admission.admit(TenantId::ROOT).await.expect("free");
+    let get = get_plan(&plan);
+    let reading = get::start(&get, &*node.store, &node.memory.leases, turn, &node.counters);
+    let frames: Vec<_> = reading.await.expect("here").frames.try_collect().await.expect("whole");
+    let lengths: Vec<_> = frames.iter().map(|frame| frame.len() as u64).collect();
+    assert_eq!(lengths, [16 * MIB, 16 * MIB, MIB]);
+    let region = node.memory().tier.as_ref().expect("a tier").anchor();
+    let mut at = 0;
+    for frame in frames {
+        let expected = &bytes[at..at + frame.len()];
+        assert!(frame[..] == *expected);
+        assert_eq!(frame.crc64nvme(), Some(Checksum::of(ChecksumKind::Crc64Nvme, expected)));
+        let address = frame.bytes().as_ptr() as u64;
+        assert!(address >= region.address());
+        assert!(address + frame.len() as u64 <= region.address() + region.bytes() as u64);
+        at += frame.len();
+    }
+    let delivery = node.get(get).await.expect("here");
+    let got: Vec<Bytes> = delivery.body.try_collect().await.expect("whole");
+    assert!(got.iter().all(|frame| frame.len() <= 256 << 10) && got.concat() == bytes);
+    assert_eq!(delivery.receipt.await.expect("given").bytes, 33 * MIB);
+    assert_eq!((node.stats().tier.hits, node.stats().tier.misses), (6, 0));
+}
+
 #[tokio::test]
 async fn ranges_across_chunks_are_joined() {
     let node = node();
@@ -160,6 +194,16 @@ async fn a_dropped_get_holds_nothing() {
 /// hold up nobody for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_cannot_lock_each_other_out() {
+    lock_out(0).await;
+}
+
+/// Nor over a memory tier that holds a part of what they move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_cannot_lock_each_other_out_of_memory() {
+    lock_out(5 * MIB).await;
+}
+
+async fn lock_out(tier_bytes: u64) {
     let beside_the_build = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::TempDir::with_prefix_in("node-", beside_the_build).expect("a directory");
     let config = NodeConfig {
@@ -170,6 +214,7 @@ async fn transfers_cannot_lock_each_other_out() {
             pool_bytes: 0,
             ..Default::default()
         },
+        tier: crate::store::tier::TierConfig { size_bytes: tier_bytes, ..Default::default() },
         ..NodeConfig::default()
     };
     let node = LocalNode::open(config).await.expect("opened");
@@ -196,9 +241,11 @@ async fn transfers_cannot_lock_each_other_out() {
     for outcome in ended.expect("no transfer waits for ever") {
         outcome.expect("no transfer failed");
     }
-    assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
+    assert_eq!(node.stats().transfers, 0);
     assert_eq!(node.status().await.expect("known").chunks, 64);
+    assert_eq!(node.stats().tier.hits > 0, tier_bytes > 0);
     node.close().await;
+    assert_eq!(node.stats().pool.leased_bytes, 0);
     let refused = node.put(put_plan(1), body(&content(1), 1)).await;
     assert!(matches!(refused, Err(TransferError::Store { .. })));
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::Stream;
 use keyway_proto::{
     ChunkId, ChunkSpec, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
 };
 use tokio::sync::oneshot;
 
@@ -57,6 +57,14 @@ pub trait StorageNode: Send + Sync + 'static {
         after: Option<ChunkId>,
         limit: usize,
     ) -> Result<Vec<ChunkInfo>, TransferError>;
+
+    /// Brings chunks, whole, into the node's memory tier, in the tenant's turn, and tells when
+    /// that has ended what is there. A node without a tier brings in none.
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError>;
 
     /// The node's capacity and health.
     async fn status(&self) -> Result<NodeStatus, TransferError>;
@@ -116,6 +124,17 @@ pub struct Delivery {
 
 /// A stored chunk.
 pub type ChunkInfo = ChunkSpec;
+
+/// What a prefetch came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prefetched {
+    /// Chunks that are in memory, whole.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Chunks that are not stored on this node, found no room, or could not be read.
+    pub missed: u64,
+}
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

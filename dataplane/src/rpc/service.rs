@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use futures::{FutureExt as _, Stream};
-use keyway_proto::{NodeId, Receipt};
+use keyway_proto::{NodeId, Receipt, TenantId};
 use keyway_rpc::convert::{self, Malformed};
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_server::Node;
@@ -14,9 +14,9 @@ use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
     ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, DoorReply, DoorRequest,
     GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply, OpenLocalSessionRequest,
-    OpenSessionReply, OpenSessionRequest, Opened, PutFrame, RailsReply, RailsRequest, ReleaseReply,
-    ReleaseRequest, SealingKeyReply, SealingKeyRequest, StatusRequest, TransferReply,
-    TransferRequest,
+    OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply, PrefetchRequest, PutFrame,
+    RailsReply, RailsRequest, ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest,
+    StatusRequest, TransferReply, TransferRequest,
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
 use tonic::{Request, Response, Status, Streaming};
@@ -24,7 +24,7 @@ use tracing::Span;
 
 use super::direct;
 use super::failure::{ANOTHER_NODE, MALFORMED, RemoteCause, status};
-use crate::node::{Body, BodyError, Delivery, StorageNode, TransferError};
+use crate::node::{Body, BodyError, Delivery, Prefetched, StorageNode, TransferError};
 
 /// A node behind the generated service.
 pub struct NodeService<N: ?Sized> {
@@ -86,6 +86,18 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
         self.node.release(&chunks).await.map_err(|error| status(&error))?;
         Ok(Response::new(ReleaseReply {}))
+    }
+
+    async fn prefetch(
+        &self,
+        request: Request<PrefetchRequest>,
+    ) -> Result<Response<PrefetchReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
+        let prefetched = self.node.prefetch(TenantId(request.tenant), &chunks).await;
+        let Prefetched { chunks, bytes, missed } = prefetched.map_err(|error| status(&error))?;
+        Ok(Response::new(PrefetchReply { chunks, bytes, missed }))
     }
 
     async fn chunks(

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::unit::{BLOCK_BYTES, CHUNK_BYTES_MAX, KIB, MIB};
-use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
+use keyway_proto::{ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec};
 
-use super::{BlobStore, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError, block_span};
+use super::{
+    BlobStore, Frame, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError, block_span,
+};
 
 /// Lengths around every boundary that a layout could have.
 const LENGTHS: [u64; 14] = [
@@ -78,19 +80,45 @@ pub async fn put(
     Ok(chunk)
 }
 
-/// Reads a range of a pinned chunk, piece by piece.
+/// Reads a range of a pinned chunk.
 pub async fn read(pin: &dyn PinnedChunk, range: ByteRange) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::with_capacity(range.length() as usize);
+    // Copied as it comes: frames hold buffers, and there are few.
+    read_frames(pin, range, |frame| bytes.extend_from_slice(&frame)).await?;
+    Ok(bytes)
+}
+
+/// The same a frame at a time: what is in memory from there, the rest piece by piece. Sums that
+/// the store knows must be those of the bytes.
+pub async fn read_frames(
+    pin: &dyn PinnedChunk,
+    range: ByteRange,
+    mut take: impl FnMut(Frame),
+) -> Result<(), StoreError> {
     let mut at = range.offset();
+    let mut check = |frame: Frame| {
+        assert!(!frame.is_empty());
+        let hashed = || Checksum::of(ChecksumKind::Crc64Nvme, &frame);
+        assert!(frame.crc64nvme().is_none_or(|known| known == hashed()));
+        let bytes = frame.len() as u64;
+        take(frame);
+        bytes
+    };
     while at < range.end() {
+        let rest = ByteRange::new(at, range.end() - at).unwrap();
+        if let Some(frame) = pin.held(rest) {
+            at += check(frame);
+            continue;
+        }
         let end = (at / MIB + 1).saturating_mul(MIB).min(range.end());
         let mut piece = pin.read(ByteRange::new(at, end - at).unwrap(), None).await?;
         while let Some(frame) = piece.next_frame() {
-            bytes.extend_from_slice(&frame?);
+            at += check(frame?);
         }
-        at = end;
+        assert_eq!(at, end, "a piece is as long as asked for");
     }
-    Ok(bytes)
+    assert_eq!(at, range.end(), "frames do not reach past the range");
+    Ok(())
 }
 
 /// Checks that a chunk is here and whole.

@@ -13,13 +13,23 @@ use bytes::Bytes;
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, ChunkId};
 
-use super::{StoreError, block_span, verify_blocks};
+use super::{Frame, StoreError, block_span, verify_blocks};
 
 /// Bytes checked and taken at once: whole blocks, a fraction of a second-level cache.
 const FRAME_BYTES: u64 = 4 * BLOCK_BYTES;
 
-/// A range that was read with the blocks it touches.
-pub struct Fetched {
+/// A range that was read.
+pub struct Fetched(State);
+
+enum State {
+    /// From a device, with the blocks it touches.
+    Read(Blocks),
+    /// From memory, verified before.
+    Held(Option<Frame>),
+}
+
+/// Blocks as a device has read them.
+pub(super) struct Blocks {
     chunk: ChunkId,
     /// The blocks, whole.
     blocks: Bytes,
@@ -65,14 +75,57 @@ impl Fetched {
     ) -> Self {
         let span = block_span(range, length);
         assert!(blocks.len() as u64 >= span.length(), "all blocks were read");
-        Self { chunk, blocks, span, rest: range, sums, damaged_blocks: Arc::clone(damaged_blocks) }
+        let damaged_blocks = Arc::clone(damaged_blocks);
+        Self(State::Read(Blocks { chunk, blocks, span, rest: range, sums, damaged_blocks }))
+    }
+
+    /// The whole range, verified already.
+    pub fn held(frame: Frame) -> Self {
+        Self(State::Held(Some(frame)))
+    }
+
+    /// The blocks that a device has read; `None` when the range came out of memory.
+    pub(super) fn read_blocks(&self) -> Option<&Blocks> {
+        match &self.0 {
+            State::Read(blocks) => Some(blocks),
+            State::Held(_) => None,
+        }
     }
 
     /// Takes the next bytes of the range; `None` when all were taken. Copies nothing.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when a block of theirs does not match its sum.
-    pub fn next_frame(&mut self) -> Option<Result<Bytes, StoreError>> {
+    pub fn next_frame(&mut self) -> Option<Result<Frame, StoreError>> {
+        match &mut self.0 {
+            State::Read(blocks) => blocks.next_frame(),
+            State::Held(frame) => frame.take().map(Ok),
+        }
+    }
+
+    /// Whether all bytes were taken.
+    pub fn is_taken(&self) -> bool {
+        match &self.0 {
+            State::Read(blocks) => blocks.rest.is_empty(),
+            State::Held(frame) => frame.is_none(),
+        }
+    }
+}
+
+impl Blocks {
+    /// Where the blocks lie in the chunk.
+    pub(super) fn span(&self) -> ByteRange {
+        self.span
+    }
+
+    /// Verifies the block that begins at `offset` of the chunk and shows it with its sum.
+    pub(super) fn verified(&self, offset: u64) -> Result<(&[u8], u32), StoreError> {
+        let end = (offset + BLOCK_BYTES).min(self.span.end());
+        let block = self.verify(offset, end)?;
+        Ok((block, self.sums.as_slice()[(offset / BLOCK_BYTES) as usize]))
+    }
+
+    fn next_frame(&mut self) -> Option<Result<Frame, StoreError>> {
         if self.rest.is_empty() {
             return None;
         }
@@ -81,22 +134,23 @@ impl Fetched {
         let to = boundary.min(self.rest.end());
         let blocks_from = from / BLOCK_BYTES * BLOCK_BYTES;
         let blocks_to = to.next_multiple_of(BLOCK_BYTES).min(self.span.end());
-        let blocks = &self.blocks[self.within(blocks_from, blocks_to)];
-        let sums = self.sums.as_slice();
-        if let Err(error) = verify_blocks(self.chunk, blocks_from, blocks, sums) {
-            self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, "a stored block does not match its checksum");
+        if let Err(error) = self.verify(blocks_from, blocks_to) {
             self.rest = ByteRange::whole(0);
             return Some(Err(error));
         }
         let frame = self.blocks.slice(self.within(from, to));
         self.rest = ByteRange::new(to, self.rest.end() - to).expect("inside the range");
-        Some(Ok(frame))
+        Some(Ok(Frame::new(frame)))
     }
 
-    /// Whether all bytes were taken.
-    pub fn is_taken(&self) -> bool {
-        self.rest.is_empty()
+    /// Compares whole blocks with their sums.
+    fn verify(&self, from: u64, to: u64) -> Result<&[u8], StoreError> {
+        let blocks = &self.blocks[self.within(from, to)];
+        verify_blocks(self.chunk, from, blocks, self.sums.as_slice()).inspect_err(|error| {
+            self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "a stored block does not match its checksum");
+        })?;
+        Ok(blocks)
     }
 
     fn within(&self, from: u64, to: u64) -> Range<usize> {

@@ -14,8 +14,8 @@ use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 use parking_lot::Mutex;
 
 use super::{
-    BlobStore, ChunkWriter, Fetched, Piece, PinnedChunk, StagedChunk, StoreError, StoreUsage, Sums,
-    block_span,
+    BlobStore, ChunkWriter, Fetched, Frame, Piece, PinnedChunk, StagedChunk, StoreError,
+    StoreUsage, Sums, block_span,
 };
 
 /// A store of `capacity_bytes` in memory.
@@ -137,6 +137,10 @@ struct Pin {
 impl PinnedChunk for Pin {
     fn length(&self) -> u64 {
         self.stored.bytes.len() as u64
+    }
+
+    fn held(&self, _range: ByteRange) -> Option<Frame> {
+        None
     }
 
     fn read(

@@ -2,6 +2,7 @@
 //!
 //! - [`file`]: in preallocated files, the default.
 //! - [`memory`]: in this process's memory, for tests and benchmarks.
+//! - [`tier`]: around another store, keeping what is hot in registered memory.
 //!
 //! A store knows chunks and blocks. It verifies what it reads before anyone sees it, writes
 //! what it is given, and says when that is durable. It does not know transfers.
@@ -21,11 +22,14 @@ mod config;
 pub mod conformance;
 mod fetched;
 pub mod file;
+mod frame;
 pub mod memory;
 mod piece;
+pub mod tier;
 
 pub use config::{AccessMode, StoreConfig};
 pub use fetched::{Fetched, Sums};
+pub use frame::Frame;
 pub use piece::{
     PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, read_class,
     verify_blocks,
@@ -72,6 +76,10 @@ pub trait BlobStore: Send + Sync + 'static {
 pub trait PinnedChunk: Send + Sync {
     /// Bytes in the chunk.
     fn length(&self) -> u64;
+
+    /// A run of verified bytes that are in memory, from the first byte of `range` on and not past
+    /// its end; as long as it is contiguous. `None` when they must be read.
+    fn held(&self, range: ByteRange) -> Option<Frame>;
 
     /// Reads a range that lies in the chunk and in one [`PIECE_BYTES_MAX`]-aligned window of
     /// it; what is taken out of the result is verified. `lease` is a buffer of [`read_class`], or

@@ -80,6 +80,11 @@ impl Piece {
         &self.lease[..self.filled]
     }
 
+    /// The CRC32C of each block that is complete.
+    pub fn sums(&self) -> &[u32] {
+        &self.sums
+    }
+
     /// The lease, the number of bytes in it, and the CRC32C of each block.
     ///
     /// # Panics

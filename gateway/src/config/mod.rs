@@ -20,7 +20,7 @@ pub use reference::reference;
 pub use secret::Secret;
 pub use tls::{Tls, TlsVersion};
 
-use keyway_dataplane::AccessMode;
+use keyway_dataplane::{AccessMode, TierAdmit, TierPages, TierVerify};
 use settings::{section, values};
 
 use crate::s3::S3Config;
@@ -138,10 +138,34 @@ section! {
         pub max_waiting_transfers: usize = 4096,
         /// The blob store.
         pub store: Store = Store::default(),
+        /// The memory tier: what the node keeps in memory of its store.
+        pub tier: Tier = Tier::default(),
         /// RDMA: transfers into clients' own memory.
         pub rdma: Rdma = Rdma::default(),
         /// Clients of the node's own host: transfers into memory that they share.
         pub ipc: Ipc = Ipc::default(),
+    }
+
+    /// The memory tier of the node: hot extents in registered memory, from which reads take
+    /// neither the disk nor a processor's pass over the bytes.
+    pub struct Tier {
+        /// Memory for hot extents, in bytes; 0 turns the tier off. It is taken as it fills, or
+        /// at once where an RDMA adapter or a GPU registers it: then the limit of locked
+        /// memory must allow it.
+        pub size_bytes: u64 = 0,
+        /// What comes in by itself: `"on-read"`, `"on-write"`, `"on-read-and-write"`, or
+        /// `"on-prefetch"`, which is nothing. What is prefetched always comes in.
+        pub admit: TierAdmit = TierAdmit::OnReadAndWrite,
+        /// The pages that the memory is made of: `"transparent"` huge pages where the kernel
+        /// finds them, `"reserved"` ones of 2 MiB (`vm.nr_hugepages`; without enough of them
+        /// the node does not start), or `"off"`.
+        pub huge_pages: TierPages = TierPages::Transparent,
+        /// When bytes in the tier are compared with their CRC32C: `"at-fill"`, on their way
+        /// in, or `"every-read"` as well, which costs the pass that the tier saves. Clients
+        /// that check what they receive notice changed bytes in either case.
+        pub verify: TierVerify = TierVerify::AtFill,
+        /// Bytes per second of the tier that are compared in the background; 0 turns it off.
+        pub scrub_bytes_per_second: u64 = 16 * MIB,
     }
 
     /// RDMA of the node. The limits hold for sessions of clients of its own host, too.
@@ -298,6 +322,9 @@ pub enum AccessLog {
 values! {
     "`\"file\"` or `\"memory\"`": Engine;
     "`\"auto\"`, `\"require\"` or `\"off\"`": AccessMode;
+    "`\"on-read\"`, `\"on-write\"`, `\"on-read-and-write\"` or `\"on-prefetch\"`": TierAdmit;
+    "`\"transparent\"`, `\"reserved\"` or `\"off\"`": TierPages;
+    "`\"at-fill\"` or `\"every-read\"`": TierVerify;
     "`\"pretty\"` or `\"json\"`": LogFormat;
     "`\"off\"`, `\"errors\"` or `\"all\"`": AccessLog;
     "table": Tls;

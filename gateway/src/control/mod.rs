@@ -5,6 +5,7 @@
 //! | `GET /_keyway/v1/rails` | the ports of all nodes that take sessions, and their doors |
 //! | `POST /_keyway/v1/sessions` | a queue pair of a node's, connected to the caller's |
 //! | `POST /_keyway/v1/local-sessions` | a ticket to the door of a node of the caller's host |
+//! | `POST /_keyway/v1/prefetch` | objects are in the nodes' memory (the S3 service does it) |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
@@ -27,6 +28,14 @@ use crate::node::Nodes;
 
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
+/// The paths of all of them, as the server's router writes them.
+pub const ROUTES: [&str; 5] = [
+    "/_keyway/v1/rails",
+    "/_keyway/v1/sessions",
+    "/_keyway/v1/sessions/{id}",
+    "/_keyway/v1/local-sessions",
+    "/_keyway/v1/prefetch",
+];
 /// Largest document in a request, in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
@@ -34,6 +43,7 @@ const VERSION: u32 = 1;
 const RAILS: &str = "rails";
 const SESSIONS: &str = "sessions";
 const LOCAL_SESSIONS: &str = "local-sessions";
+const PREFETCH: &str = "prefetch";
 
 /// A control endpoint, called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +56,8 @@ pub enum Call {
     OpenLocalSession,
     /// No such session any more.
     CloseSession(SessionId),
+    /// Objects in memory, as the document says. It names objects, so the S3 service does it.
+    Prefetch,
 }
 
 /// Why a call was not done.
@@ -104,6 +116,7 @@ impl Call {
             None if rest == RAILS => (Self::ListRails, Method::GET),
             None if rest == SESSIONS => (Self::OpenSession, Method::POST),
             None if rest == LOCAL_SESSIONS => (Self::OpenLocalSession, Method::POST),
+            None if rest == PREFETCH => (Self::Prefetch, Method::POST),
             Some((SESSIONS, id)) => {
                 let id = id.parse().map_err(|_| ControlError::NoSuchSession)?;
                 (Self::CloseSession(id), Method::DELETE)
@@ -120,6 +133,7 @@ impl Call {
             Self::OpenSession => "OpenSession",
             Self::OpenLocalSession => "OpenLocalSession",
             Self::CloseSession(_) => "CloseSession",
+            Self::Prefetch => "Prefetch",
         }
     }
 }
@@ -147,6 +161,9 @@ impl Control {
     /// # Errors
     /// [`ControlError`]; an error of [`Call::OpenSession`] leaves no session, unless the node
     /// could not be reached: then it may be there until it was idle for its time.
+    ///
+    /// # Panics
+    /// For [`Call::Prefetch`].
     pub async fn answer(
         &self,
         owner: SessionOwner,
@@ -166,6 +183,7 @@ impl Control {
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
                 Ok(ok(&node.open_local_session(owner, request).await?))
             }
+            Call::Prefetch => unreachable!("a prefetch names objects, which are not known here"),
             Call::CloseSession(session) => {
                 let node = self.nodes.by_id(session.node()).ok_or(ControlError::NoSuchSession)?;
                 let closed = node.close_sessions(SessionSelector::One(session, owner)).await;
@@ -217,7 +235,11 @@ fn request(owner: &SessionOwner, document: &[u8]) -> Result<SessionRequest, Cont
     Ok(request)
 }
 
-fn parsed<T: DeserializeOwned>(document: &[u8]) -> Result<T, ControlError> {
+/// The type in a document.
+///
+/// # Errors
+/// [`ControlError::Malformed`].
+pub fn parsed<T: DeserializeOwned>(document: &[u8]) -> Result<T, ControlError> {
     serde_json::from_slice(document).map_err(|error| {
         ControlError::Malformed(Position { line: error.line(), column: error.column() })
     })
@@ -234,7 +256,8 @@ fn bounded(owner: &SessionOwner, windows: u32) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn ok(document: &impl Serialize) -> Answer {
+/// A document with status 200.
+pub fn ok(document: &impl Serialize) -> Answer {
     let json = serde_json::to_vec(document).expect("types of ours have a JSON form");
     Answer { status: StatusCode::OK, json }
 }
@@ -242,6 +265,31 @@ fn ok(document: &impl Serialize) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the router lets through has a call, and every call has its path there.
+    #[test]
+    fn routes_are_calls() {
+        let mut calls = Vec::new();
+        for route in ROUTES {
+            let path = route.replace("{id}", "00000001000000ab");
+            let methods = [Method::GET, Method::POST, Method::DELETE];
+            let found = methods.iter().filter_map(|method| Call::of(method, &path).ok());
+            let found: Vec<_> = found.collect();
+            assert_eq!(found.len(), 1, "{route}");
+            calls.extend(found);
+        }
+        for (at, call) in calls.iter().enumerate() {
+            assert!(!calls[..at].contains(call));
+            match call {
+                Call::ListRails
+                | Call::OpenSession
+                | Call::OpenLocalSession
+                | Call::CloseSession(_)
+                | Call::Prefetch => {}
+            }
+        }
+        assert_eq!(calls.len(), 5, "one for each call above");
+    }
 
     #[test]
     fn paths_and_methods_make_calls() {

@@ -48,6 +48,31 @@ pub(super) fn locked_memory() -> Finding {
     }
 }
 
+/// What a memory tier would be made of.
+pub(super) fn memory_tier() -> Finding {
+    let subject = "memory tier";
+    let available = available_bytes()
+        .map_or("unknown".to_owned(), |bytes| format!("{} MiB available", bytes >> 20));
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let setting = setting.unwrap_or_default();
+    // The one in force stands in brackets: `always [madvise] never`.
+    let in_force = setting.split(['[', ']']).nth(1).unwrap_or("never");
+    let found =
+        format!("off unless node.tier.size_bytes is set; {available}, huge pages {in_force}");
+    if in_force == "never" {
+        let advice = "allow transparent huge pages (madvise), or reserve some (vm.nr_hugepages)";
+        return Finding::fair(subject, found, advice);
+    }
+    Finding::good(subject, found)
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib << 10)
+}
+
 pub(super) fn descriptors() -> Finding {
     let limit = getrlimit(Resource::Nofile).current;
     let found = limit.map_or("unlimited".to_owned(), |count| count.to_string());

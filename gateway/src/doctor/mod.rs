@@ -86,7 +86,8 @@ pub async fn examine(data_dir: &Path) -> Report {
     let probe = tokio::task::spawn_blocking(probe::probe).await;
     let mut findings = vec![limits::kernel(), limits::cores()];
     findings.extend(store::examine(data_dir).await);
-    findings.extend([limits::locked_memory(), limits::descriptors(), limits::clock()]);
+    findings.extend([limits::locked_memory(), limits::memory_tier()]);
+    findings.extend([limits::descriptors(), limits::clock()]);
     let (ports, path) = rdma::findings().await;
     findings.extend(ports);
     findings.extend(probe.ok().map(|probe| gpu(&probe)));
@@ -143,7 +144,7 @@ mod tests {
         let report = examine(&data).await;
         assert!(!data.exists(), "the doctor leaves nothing behind");
         let subjects: Vec<&str> = report.findings.iter().map(|f| f.subject).collect();
-        for wanted in ["kernel", "data directory", "store access", "GPUs"] {
+        for wanted in ["kernel", "data directory", "store access", "memory tier", "GPUs"] {
             assert!(subjects.contains(&wanted), "{wanted} is missing from {subjects:?}");
         }
         assert!(report.is_usable(), "{report}");

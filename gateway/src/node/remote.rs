@@ -21,22 +21,23 @@ use futures::Stream;
 use futures::stream::{self, StreamExt as _};
 use keyway_dataplane::rpc::failure::{error, unreachable};
 use keyway_dataplane::{
-    Body, ChunkInfo, Delivery, NodeStatus, SealingKey, SessionError, StorageNode, TransferError,
-    Transferred,
+    Body, ChunkInfo, Delivery, NodeStatus, Prefetched, SealingKey, SessionError, StorageNode,
+    TransferError, Transferred,
 };
 use keyway_proto::{
     ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TransferId,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId, TransferId,
 };
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
-    ChunksRequest, GetFrame, PutBroken, PutEnd, PutFrame, ReleaseRequest, StatusRequest,
+    ChunksRequest, GetFrame, PrefetchRequest, PutBroken, PutEnd, PutFrame, ReleaseRequest,
+    StatusRequest,
 };
 use keyway_rpc::{
     CHUNKS_PAGE_MAX, CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed,
-    RELEASE_MAX, STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
+    PREFETCH_MAX, RELEASE_MAX, STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -259,6 +260,24 @@ impl StorageNode for RemoteNode {
             }
         }
         Ok(chunks)
+    }
+
+    /// Few chunks a call: their reading must fit the time for an answer.
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError> {
+        let mut sum = Prefetched::default();
+        for chunks in chunks.chunks(PREFETCH_MAX) {
+            let chunks = convert::pack_chunk_ids(chunks);
+            let request = PrefetchRequest { node: self.id.0, tenant: tenant.0, chunks };
+            let reply = self.answer(self.control.clone().prefetch(request)).await?.into_inner();
+            sum.chunks += reply.chunks;
+            sum.bytes += reply.bytes;
+            sum.missed += reply.missed;
+        }
+        Ok(sum)
     }
 
     async fn status(&self) -> Result<NodeStatus, TransferError> {

@@ -11,7 +11,7 @@
 //! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
-//! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient` |
+//! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch` |
 //! | every failure's code | `errors` |
 //!
 //! [`service()`] gives the tower service that a server mounts.
@@ -37,6 +37,7 @@ mod list;
 mod multipart;
 mod operations;
 mod page;
+mod prefetch;
 mod probes;
 mod put;
 mod ranges;

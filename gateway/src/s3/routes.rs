@@ -12,13 +12,14 @@ use keyway_dataplane::node::BodyError;
 use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::Core;
 use super::access::{Gate, caller};
 use super::errors::Failure;
 use super::lenient::LenientReads;
+use super::prefetch;
 use super::rdma;
 use super::service::RequestId;
-use crate::control::{Call, Control, DOCUMENT_BYTES_MAX};
-use crate::node::Nodes;
+use crate::control::{self, Call, Control, DOCUMENT_BYTES_MAX};
 use crate::server::RequestInfo;
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -64,12 +65,14 @@ fn is_control(uri: &Uri) -> bool {
 /// The control endpoints, in S3's terms.
 pub(super) struct ControlRoute {
     gate: Gate,
+    core: Arc<Core>,
     control: Control,
 }
 
 impl ControlRoute {
-    pub(super) fn new(gate: Gate, nodes: Nodes) -> Self {
-        Self { gate, control: Control::new(nodes) }
+    pub(super) fn new(gate: Gate, core: Arc<Core>) -> Self {
+        let control = Control::new(core.nodes.clone());
+        Self { gate, core, control }
     }
 
     fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
@@ -93,15 +96,21 @@ impl ControlRoute {
     }
 
     async fn answer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
-        let owner = rdma::owner(caller(&request.extensions)?);
+        let caller = caller(&request.extensions)?.clone();
         let call = Call::of(&request.method, request.uri.path())?;
         let document = match call {
-            Call::OpenSession | Call::OpenLocalSession => {
+            Call::OpenSession | Call::OpenLocalSession | Call::Prefetch => {
                 document(&request.headers, request.input).await?
             }
             Call::ListRails | Call::CloseSession(_) => Bytes::new(),
         };
-        let answer = self.control.answer(owner, call, &document).await?;
+        let answer = match call {
+            Call::Prefetch => {
+                let request = control::parsed(&document)?;
+                control::ok(&prefetch::prefetch(&self.core, &caller, request).await?)
+            }
+            call => self.control.answer(rdma::owner(&caller), call, &document).await?,
+        };
         let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
         if answer.status != http::StatusCode::NO_CONTENT {
             let json = HeaderValue::from_static("application/json");

@@ -50,7 +50,6 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     let domains = BaseDomains::new(&config.base_domains)?;
     let gate = Gate(state.credentials.clone());
     let direct_counts = Arc::<DirectCounts>::default();
-    let control = ControlRoute::new(gate.clone(), state.nodes.clone());
     let core = Arc::new(Core {
         catalog: state.catalog,
         grants: Grants::new(&state.nodes),
@@ -64,6 +63,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         signed_chunks: SignedChunks::new(limits.signed_chunk, limits.signed_budget),
         part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),
     });
+    let control = ControlRoute::new(gate.clone(), Arc::clone(&core));
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
     builder.set_auth(Secrets(state.credentials));

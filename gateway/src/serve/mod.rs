@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{self, Readiness};
 use crate::config::{Config, ConfigError, Tls};
+use crate::control::ROUTES;
 use crate::maintenance::Maintenance;
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
@@ -213,10 +214,10 @@ async fn start(
     let s3 = s3::service(state, &config.s3).map_err(ServeError::S3)?;
     let direct_counts = Arc::downgrade(s3.direct_counts());
     metrics.observe_direct(move || Some(direct_counts.upgrade()?.stats()));
-    let router = Router::new()
-        .route_service("/_keyway/v1/rails", s3.clone())
-        .route_service("/_keyway/v1/sessions", s3.clone())
-        .route_service("/_keyway/v1/sessions/{id}", s3.clone())
+    let mounted = |router: Router, path| router.route_service(path, s3.clone());
+    let router = ROUTES
+        .into_iter()
+        .fold(Router::new(), mounted)
         .route("/_keyway/v1", any(reserved))
         .route("/_keyway/v1/{*rest}", any(reserved))
         .fallback_service(s3);

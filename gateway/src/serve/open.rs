@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use keyway_dataplane::{EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig};
+use keyway_dataplane::{
+    EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig, TierConfig,
+};
 use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
 use super::ServeError;
 use super::data_dir::DataDir;
-use crate::config::{Engine, Ipc, Maintenance, Meta, Node, Rdma};
+use crate::config::{Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
 use crate::maintenance::MaintenanceConfig;
 use crate::telemetry::Metrics;
 
@@ -43,10 +45,12 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
         transfers_waiting_max: config.max_waiting_transfers,
     };
     let (rdma, ipc) = (rdma(&config.rdma), ipc(&config.ipc, data));
+    let tier = tier(&config.tier);
     let opened = match store.engine {
         Engine::Memory => {
             let capacity = store.capacity_bytes.unwrap_or(MEMORY_STORE_BYTES);
-            LocalNode::open_in_memory(id, capacity, store.buffer_bytes, &engine, rdma, &ipc).await
+            let buffers = store.buffer_bytes;
+            LocalNode::open_in_memory(id, capacity, buffers, tier, &engine, rdma, &ipc).await
         }
         Engine::File => {
             let dir = match &store.dir {
@@ -62,10 +66,20 @@ pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>
                 direct_io: store.direct_io,
                 scrub_bytes_per_second: store.scrub_bytes_per_second,
             };
-            LocalNode::open(NodeConfig { id, store, engine, rdma, ipc }).await
+            LocalNode::open(NodeConfig { id, store, tier, engine, rdma, ipc }).await
         }
     };
     opened.map_err(ServeError::Node)
+}
+
+fn tier(config: &Tier) -> TierConfig {
+    TierConfig {
+        size_bytes: config.size_bytes,
+        admit: config.admit,
+        huge_pages: config.huge_pages,
+        verify: config.verify,
+        scrub_bytes_per_second: config.scrub_bytes_per_second,
+    }
 }
 
 fn rdma(config: &Rdma) -> RdmaConfig {

@@ -35,6 +35,9 @@ impl Metrics {
         };
         level(&table::POOL_CAPACITY, |stats| stats.pool.capacity_bytes);
         level(&table::POOL_LEASED, |stats| stats.pool.leased_bytes);
+        level(&table::TIER_CAPACITY, |stats| stats.tier.capacity_bytes);
+        level(&table::TIER_USED, |stats| stats.tier.used_bytes);
+        level(&table::TIER_CHUNKS, |stats| stats.tier.chunks);
         level(&table::NODE_WAITING, |stats| stats.waiting);
         level(&table::SESSIONS, |stats| stats.direct.sessions);
         level(&table::RAILS, |stats| stats.direct.rails);
@@ -45,6 +48,15 @@ impl Metrics {
         };
         count(&table::NODE_FAILED, |stats| stats.failed);
         count(&table::STORE_DAMAGED, |stats| stats.store.damaged_blocks);
+        count(&table::TIER_HITS, |stats| stats.tier.hits);
+        count(&table::TIER_HIT_BYTES, |stats| stats.tier.hit_bytes);
+        count(&table::TIER_MISSES, |stats| stats.tier.misses);
+        count(&table::TIER_MISS_BYTES, |stats| stats.tier.miss_bytes);
+        count(&table::TIER_FILLED, |stats| stats.tier.filled_bytes);
+        count(&table::TIER_EVICTIONS, |stats| stats.tier.evictions);
+        count(&table::TIER_EVICTED, |stats| stats.tier.evicted_bytes);
+        count(&table::TIER_REFUSED, |stats| stats.tier.refused);
+        count(&table::TIER_DAMAGED, |stats| stats.tier.damaged);
         count(&table::GRANTS_REFUSED, |stats| stats.direct.refused);
         self.counters(&table::KEYS_ENDED, move |o| {
             let Some(direct) = read().map(|stats| stats.direct) else { return };

@@ -128,6 +128,31 @@ metrics! {
         "Chunks stored.", by [NODE];
     STORE_DAMAGED = Counter "keyway.store.damaged" ["{block}"]
         "Blocks found damaged, by readers or the scrubber.", by [NODE];
+    TIER_CAPACITY = UpDownCounter "keyway.tier.capacity" ["By"]
+        "Bytes of the memory tier of the node in this process; 0 where it is off.", by [NODE];
+    TIER_USED = UpDownCounter "keyway.tier.used" ["By"]
+        "Bytes of it that are taken.", by [NODE];
+    TIER_CHUNKS = UpDownCounter "keyway.tier.chunks" ["{chunk}"]
+        "Chunks in the tier, whole or in part.", by [NODE];
+    TIER_HITS = Counter "keyway.tier.hits" ["{read}"]
+        "Reads answered from the tier: one for each contiguous run.", by [NODE];
+    TIER_HIT_BYTES = Counter "keyway.tier.hits.size" ["By"]
+        "Their bytes.", by [NODE];
+    TIER_MISSES = Counter "keyway.tier.misses" ["{read}"]
+        "Reads that went to the store, or waited for one that did: at most 1 MiB each.",
+        by [NODE];
+    TIER_MISS_BYTES = Counter "keyway.tier.misses.size" ["By"]
+        "Their bytes.", by [NODE];
+    TIER_FILLED = Counter "keyway.tier.filled" ["By"]
+        "Bytes that reads, writes and prefetches left in the tier.", by [NODE];
+    TIER_EVICTIONS = Counter "keyway.tier.evictions" ["{chunk}"]
+        "Chunks thrown out of the tier for others.", by [NODE];
+    TIER_EVICTED = Counter "keyway.tier.evictions.size" ["By"]
+        "Their bytes.", by [NODE];
+    TIER_REFUSED = Counter "keyway.tier.refused" ["{chunk}"]
+        "Times that a chunk found no room in the tier: all was being read.", by [NODE];
+    TIER_DAMAGED = Counter "keyway.tier.damaged" ["{chunk}"]
+        "Chunks thrown out because bytes of theirs had changed in memory.", by [NODE];
     POOL_CAPACITY = UpDownCounter "keyway.pool.capacity" ["By"]
         "Bytes of the transfers' buffers.", by [NODE];
     POOL_LEASED = UpDownCounter "keyway.pool.leased" ["By"]

@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
 use keyway_auth::grant::{GrantError, GrantKey, GrantKeyId, Verifier};
 use keyway_dataplane::{
-    Body, ChunkInfo, Delivery, DirectError, LocalNode, NodeStatus, SealingKey, SessionError,
-    StorageNode, TransferError, Transferred,
+    Body, ChunkInfo, Delivery, DirectError, LocalNode, NodeStatus, Prefetched, SealingKey,
+    SessionError, StorageNode, TransferError, Transferred,
 };
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
@@ -23,7 +23,7 @@ use keyway_proto::{
     ChunkId, DirectPlan, DirectWork, Door, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer,
     LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, PutPlan, QpAddress, Rail, Receipt,
     RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
-    SessionSelector, SessionToken, TransferPath,
+    SessionSelector, SessionToken, TenantId, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -360,6 +360,14 @@ impl StorageNode for DirectNode {
 
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
         self.inner.release(chunks).await
+    }
+
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError> {
+        self.inner.prefetch(tenant, chunks).await
     }
 
     async fn chunks(

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use keyway_dataplane::node::BodyError;
 use keyway_dataplane::{
-    Body, Delivery, LocalNode, NodeStatus, SealingKey, SessionError, StorageNode, TransferError,
-    Transferred,
+    Body, Delivery, LocalNode, NodeStatus, Prefetched, SealingKey, SessionError, StorageNode,
+    TransferError, Transferred,
 };
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
@@ -297,6 +297,10 @@ impl StorageNode for Hanging {
     }
 
     async fn release(&self, _: &[ChunkId]) -> Result<(), TransferError> {
+        std::future::pending().await
+    }
+
+    async fn prefetch(&self, _: TenantId, _: &[ChunkId]) -> Result<Prefetched, TransferError> {
         std::future::pending().await
     }
 

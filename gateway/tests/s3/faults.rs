@@ -10,14 +10,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use keyway_auth::sigv4::Payload;
 use keyway_dataplane::{
-    Body, ChunkInfo, Delivery, LocalNode, NodeStatus, SealingKey, SessionError, StorageNode,
-    TransferError, Transferred,
+    Body, ChunkInfo, Delivery, LocalNode, NodeStatus, Prefetched, SealingKey, SessionError,
+    StorageNode, TransferError, Transferred,
 };
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 use keyway_proto::{
     ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -123,6 +123,14 @@ impl StorageNode for FaultyNode {
 
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
         self.inner.release(chunks).await
+    }
+
+    async fn prefetch(
+        &self,
+        tenant: TenantId,
+        chunks: &[ChunkId],
+    ) -> Result<Prefetched, TransferError> {
+        self.inner.prefetch(tenant, chunks).await
     }
 
     async fn chunks(

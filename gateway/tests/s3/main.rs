@@ -17,6 +17,7 @@ mod framing;
 mod listing;
 mod multipart;
 mod objects;
+mod prefetch;
 mod ranges;
 mod rdma;
 mod signing;

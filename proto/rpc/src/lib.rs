@@ -59,6 +59,9 @@ pub const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS_MAX;
 /// Chunks in one page of [`schema::ChunksReply`].
 pub const CHUNKS_PAGE_MAX: usize = 16 << 10;
 
+/// Chunks in one prefetch: 1 GiB of large ones, which a drive reads within the time for an answer.
+pub const PREFETCH_MAX: usize = 64;
+
 /// Chunks named by one [`schema::ReleaseRequest`].
 pub const RELEASE_MAX: usize = 64 << 10;
 

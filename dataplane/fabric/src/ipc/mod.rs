@@ -36,7 +36,7 @@ use keyway_proto::HostId;
 
 pub use client::{Armed, ClientLink, Export, SharedRegion};
 pub use door::{DoorListener, Visitor};
-pub use gpus::NodeGpus;
+pub use gpus::{Buffers, NodeGpus};
 pub use message::Refusal;
 pub use node::{Batch, Landed, MemoryKind, NodeLink, Posted};
 pub use table::SLOTS_MAX;

@@ -3,11 +3,14 @@
 //! - [`Region`]: page-aligned pages from the kernel, given back on drop.
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
 //!   that a device can register once.
+//! - [`Arena`] and [`Extent`]: runs of one registered region that are filled once and read often.
 //! - [`SharedMemory`]: pages that another process of this host can map as well.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
 //!   transfers by the range.
 //! - [`device`]: the same for GPU memory, and what another process's memory takes.
 
+mod arena;
+mod buddy;
 pub mod device;
 mod host;
 mod lends;
@@ -19,6 +22,7 @@ mod shared;
 pub use crate::gpu::{
     CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
 };
+pub use arena::{Arena, ArenaStats, EXTENT_BYTES_MAX, Extent};
 pub use device::{
     DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut, ExportHandle,
 };
@@ -26,5 +30,5 @@ pub use host::{HostBuffer, HostSlice, HostSliceMut};
 pub use lends::LendError;
 pub use lent::BufferLife;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
-pub use region::{MemoryError, PAGE_BYTES, Region};
+pub use region::{HugePages, MemoryError, PAGE_BYTES, Region};
 pub use shared::{ShareError, SharedMemory};

@@ -17,6 +17,18 @@ pub const PAGE_BYTES: usize = 4096;
 /// device's translation table.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Which pages a region is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Huge ones where the kernel finds them as the memory is touched.
+    #[default]
+    Transparent,
+    /// Huge ones, taken now from those that the operator has reserved (`vm.nr_hugepages`).
+    Reserved,
+    /// Small ones.
+    Off,
+}
+
 /// Why memory was not given.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[non_exhaustive]
@@ -49,26 +61,42 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps at least `bytes` bytes.
+    /// Maps at least `bytes` bytes, transparent huge pages where they fit.
     ///
     /// # Errors
     /// [`MemoryError::Map`] when the kernel refuses, [`MemoryError::Empty`] for no bytes.
     pub fn map(bytes: usize) -> Result<Self, MemoryError> {
+        Self::map_with(bytes, HugePages::Transparent)
+    }
+
+    /// Maps at least `bytes` bytes of the pages that are wanted.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map); `Reserved` also when there are not enough reserved pages.
+    pub fn map_with(bytes: usize, huge_pages: HugePages) -> Result<Self, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
         }
         let refused = |source| MemoryError::Map { bytes, source };
+        let (flags, unit) = match huge_pages {
+            HugePages::Reserved => (MapFlags::HUGETLB | MapFlags::HUGE_2MB, HUGE_PAGE_BYTES),
+            HugePages::Transparent | HugePages::Off => (MapFlags::NORESERVE, PAGE_BYTES),
+        };
         let mapped =
-            bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(refused(rustix::io::Errno::NOMEM))?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            bytes.checked_next_multiple_of(unit).ok_or(refused(rustix::io::Errno::NOMEM))?;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no
         // memory that exists.
         let base = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, flags)
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | flags,
+            )
         }
         .map_err(refused)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(refused(rustix::io::Errno::FAULT))?;
-        if mapped >= HUGE_PAGE_BYTES {
+        if huge_pages == HugePages::Transparent && mapped >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping made above; the advice changes no content.
             // Refusal costs speed alone (kernels without huge pages), so it is no error.
             let _ = unsafe { madvise(base.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
@@ -116,5 +144,7 @@ mod tests {
         assert!(matches!(Region::map(0), Err(MemoryError::Empty)));
         assert!(matches!(Region::map(usize::MAX), Err(MemoryError::Map { .. })));
         assert!(matches!(Region::map(1 << 60), Err(MemoryError::Map { .. })));
+        let reserved = Region::map_with(1 << 50, HugePages::Reserved);
+        assert!(matches!(reserved, Err(MemoryError::Map { .. })));
     }
 }

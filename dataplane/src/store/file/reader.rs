@@ -14,7 +14,9 @@ use super::core::Core;
 use super::disk::Target;
 use super::index::{Extent, Location, Record};
 use super::layout::{Batch, Content, Header, PAGE};
-use crate::store::{Fetched, PinnedChunk, StoreError, Sums, block_span, read_class, verify_blocks};
+use crate::store::{
+    Fetched, Frame, PinnedChunk, StoreError, Sums, block_span, read_class, verify_blocks,
+};
 
 /// A chunk held by its location's reference count.
 pub(super) struct Pin {
@@ -26,6 +28,10 @@ pub(super) struct Pin {
 impl PinnedChunk for Pin {
     fn length(&self) -> u64 {
         self.location.length()
+    }
+
+    fn held(&self, _range: ByteRange) -> Option<Frame> {
+        None
     }
 
     fn read(

@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 /// How objects' bytes travel.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Transfer {
-    /// By which path: `auto` takes RDMA where both ends have it; the others fail where they
+    /// By which path: `auto` takes the best that both ends have; the others fail where they
     /// cannot be had.
     #[arg(long, value_enum, default_value_t = PathChoice::Auto)]
     path: PathChoice,
@@ -49,16 +49,22 @@ pub(crate) struct Transfer {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum PathChoice {
-    /// RDMA where both ends have it, else HTTP.
+    /// The door of a node of this host, else RDMA, else HTTP.
     Auto,
     /// The bodies of requests and answers.
     Http,
     /// RDMA into this process's memory.
     VerbsHost,
+    /// Memory shared with a node of this host.
+    IpcHost,
+    /// GPU memory exported to a node of this host.
+    IpcGpu,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum StrengthChoice {
+    /// An entry in the table of a node of this host.
+    Ipc,
     /// Memory registered for one transfer.
     Registration,
     /// A window that this end invalidates.
@@ -78,10 +84,13 @@ impl Transfer {
             PathChoice::Auto => PathPolicy::Auto,
             PathChoice::Http => PathPolicy::Require(TransferPath::Http),
             PathChoice::VerbsHost => PathPolicy::Require(TransferPath::VerbsHost),
+            PathChoice::IpcHost => PathPolicy::Require(TransferPath::IpcHost),
+            PathChoice::IpcGpu => PathPolicy::Require(TransferPath::IpcGpu),
         });
         match self.require_strength {
             None => builder,
             Some(strength) => builder.require_strength(match strength {
+                StrengthChoice::Ipc => KeyStrength::Ipc,
                 StrengthChoice::Registration => KeyStrength::Registration,
                 StrengthChoice::WindowLocal => KeyStrength::WindowLocal,
                 StrengthChoice::Window => KeyStrength::Window,

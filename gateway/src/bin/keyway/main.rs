@@ -19,6 +19,7 @@ mod mb;
 mod memory;
 mod node;
 mod output;
+mod prefetch;
 mod put;
 mod rm;
 mod run;
@@ -77,6 +78,7 @@ commands! {
     Admin(admin::Args),
     Get(get::Args),
     Put(put::Args),
+    Prefetch(prefetch::Args),
     Ls(ls::Args),
     Rm(rm::Args),
     Mb(mb::MakeArgs),

@@ -12,6 +12,8 @@ pub(crate) enum Memory {
     /// This machine's.
     #[default]
     Host,
+    /// This machine's, of the kind that a node of this host can map.
+    Shared,
     /// That of the GPU of this number.
     Gpu(u32),
 }
@@ -23,10 +25,11 @@ impl FromStr for Memory {
         let gpu = |number: &str| number.parse().ok().map(Self::Gpu);
         match text {
             "host" => Some(Self::Host),
+            "shared" => Some(Self::Shared),
             "gpu" => Some(Self::Gpu(0)),
             _ => text.strip_prefix("gpu:").and_then(gpu),
         }
-        .ok_or_else(|| "it is host, or gpu:0 for the first GPU".to_owned())
+        .ok_or_else(|| "it is host, shared, or gpu:0 for the first GPU".to_owned())
     }
 }
 
@@ -34,6 +37,7 @@ impl std::fmt::Display for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
+            Self::Shared => f.write_str("shared"),
             Self::Gpu(number) => write!(f, "gpu:{number}"),
         }
     }
@@ -44,6 +48,7 @@ impl Memory {
     pub(crate) fn buffer(self, bytes: usize) -> anyhow::Result<Buffer> {
         Ok(match self {
             Self::Host => Buffer::Host(HostBuffer::zeroed(bytes)?),
+            Self::Shared => Buffer::Host(HostBuffer::shared(bytes)?),
             Self::Gpu(number) => Buffer::Gpu(DeviceBuffer::alloc(&Gpu::open(number)?, bytes)?),
         })
     }
@@ -143,9 +148,12 @@ mod tests {
 
     #[test]
     fn places() {
-        for (text, memory) in
-            [("host", Memory::Host), ("gpu", Memory::Gpu(0)), ("gpu:7", Memory::Gpu(7))]
-        {
+        for (text, memory) in [
+            ("host", Memory::Host),
+            ("shared", Memory::Shared),
+            ("gpu", Memory::Gpu(0)),
+            ("gpu:7", Memory::Gpu(7)),
+        ] {
             assert_eq!(text.parse(), Ok(memory));
             assert_eq!(memory.to_string().parse(), Ok(memory));
         }
