@@ -1,7 +1,7 @@
 //! The Keyway client: objects into and out of memory that the caller owns.
 //!
 //! A [`Client`] speaks S3 to one endpoint. Reads land in a
-//! [`HostSliceMut`] that moves in and comes back, in
+//! [`HostSliceMut`] or [`DeviceSliceMut`] that moves in and comes back, in
 //! parallel ranges pinned to one version of the object; writes go out as parallel parts;
 //! both carry checksums of the whole, and every outcome says which path the bytes took.
 //!
@@ -19,6 +19,22 @@
 //! let got = client.get_object("models", "hello").into(buffer.slice_mut(..)?).await?;
 //! println!("{} bytes by {}, {}", got.bytes, got.path, got.verified);
 //! assert_eq!(&got.target[..12], b"object bytes");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The memory may be a GPU's, whoever allocated it:
+//!
+//! ```no_run
+//! use keyway_client::{Client, DeviceBuffer, Gpu};
+//!
+//! # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let gpu = Gpu::open(0)?;
+//! let mut buffer = DeviceBuffer::alloc(&gpu, 1 << 20)?;
+//! let got = client.get_object("models", "hello").into(buffer.slice_mut(..)?).await?;
+//! println!("{} bytes by {}, {}", got.bytes, got.path, got.verified);
+//! drop(got);
+//! client.put_object("models", "copy").body(buffer.slice(..12)?).send().await?;
 //! # Ok(())
 //! # }
 //! ```

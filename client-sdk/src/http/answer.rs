@@ -104,7 +104,7 @@ impl Answer {
     /// breaks. Not to be mixed with [`chunk`](Self::chunk).
     pub(crate) async fn read(&mut self, into: &mut [u8]) -> Result<usize, ClientError> {
         if !std::mem::replace(&mut self.is_begun, true) {
-            self.begin().await;
+            Box::pin(self.begin()).await;
         }
         if let Some(bulk) = &mut self.bulk {
             let read = timeout(self.stall_timeout, bulk.read(into)).await;

@@ -90,10 +90,12 @@ impl Bulk {
             }
             None => self.receive(into).await?,
         };
-        if self.ahead.is_empty() && self.left == 0 && self.reusable {
-            if let Some(socket) = self.socket.take() {
-                socket.release().await;
-            }
+        if self.ahead.is_empty()
+            && self.left == 0
+            && self.reusable
+            && let Some(socket) = self.socket.take()
+        {
+            Box::pin(socket.release()).await;
         }
         Ok(bytes)
     }

@@ -54,12 +54,10 @@ impl Kept {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "connection closed");
                     }
-                    return;
                 }
                 Ok(wanted) = detached => {
                     // Whoever asked and went away leaves a connection with half an answer on it.
                     let _ = wanted.send(connection.into_parts());
-                    return;
                 }
                 else => {}
             }

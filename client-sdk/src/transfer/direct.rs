@@ -97,7 +97,9 @@ impl Fetch {
             Err(Fallback::Failed)
         } else {
             let reach = Reach::of(target);
-            let ticket = async { Ok(rdma.ticket(self.route.node(), bytes, reach).await) };
+            // Apart, for it is large where sessions have to be opened.
+            let ticket = Box::pin(rdma.ticket(self.route.node(), bytes, reach));
+            let ticket = async { Ok(ticket.await) };
             self.stop.or(ticket).await?
         };
         let reason = match ticket {

@@ -136,7 +136,9 @@ impl Fetch {
             let result = match self.ticket(&mut state, &target).await {
                 Ok(Some(ticket)) => {
                     let result;
-                    (target, result) = self.attempt_direct(ticket, target, &mut state).await;
+                    let attempt = self.attempt_direct(ticket, target, &mut state);
+                    // Apart, for it is large, and reads by HTTP have no use for it.
+                    (target, result) = Box::pin(attempt).await;
                     result
                 }
                 Ok(None) => {
@@ -183,7 +185,7 @@ impl Fetch {
             return (target, Ok(Step::Done));
         }
         let stop = self.stop.clone();
-        let (answer, needed) = match stop.or(self.ask(state)).await {
+        let (answer, needed) = match stop.or(Box::pin(self.ask(state))).await {
             Ok(asked) => asked,
             Err(error) => return (target, Err(error)),
         };

@@ -281,7 +281,7 @@ impl GetObject {
         let head = match (one_part, known) {
             (Some(_), _) => None,
             (None, Some(known)) => Some(known),
-            (None, None) => match stop.or(self.head()).await {
+            (None, None) => match stop.or(Box::pin(self.head())).await {
                 Ok(info) => Some(info),
                 Err(error) => return Err(Failed { error, target }),
             },

@@ -3,11 +3,13 @@
 //! By RDMA no byte passes here; the CPU reads them once for the checksum, and that is what
 //! bounds it besides the link. Over HTTP:
 //!
-//! GET, per byte: the kernel copies from the socket into the connection's buffer, the CPU
-//! copies once more into the caller's memory and reads the same cache lines for the
-//! checksum. PUT: read once for the checksum, then handed to the kernel from where it lies.
-//! Round trips: an object of up to one part is one request; a larger one is a HEAD and then
-//! its parts side by side, each pinned to the HEAD's ETag. What bounds it: the copy and the
+//! GET, per byte: the kernel copies from the socket into the caller's memory, and the CPU reads
+//! the same cache lines for the checksum; bodies of less than 256 KiB are copied once more, out
+//! of the connection's buffer. PUT: read once for the checksum, then handed to the kernel from
+//! where it lies. GPU memory: the same with a ring of pinned memory in the caller's place, and
+//! the copy engine between the two ([`landing`], [`staging`](crate::staging)); what is sent is
+//! hashed by the GPU. Round trips: an object of up to one part is one request; a larger one is a
+//! HEAD and then its parts side by side, each pinned to the HEAD's ETag. What bounds it: the
 //! kernel's loopback or network path, with `concurrency` parts in flight.
 
 mod direct;

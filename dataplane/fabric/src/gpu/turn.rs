@@ -31,6 +31,9 @@ use crate::memory::{PAGE_BYTES, Region};
 ///
 /// What the stream was given before the turn was taken comes first: [`StreamTurn::begun`] tells
 /// when it is done. What it is given afterwards waits until the turn is dropped.
+///
+/// A call of the driver that waits for all work of the context, as freeing memory does, waits
+/// for the turn as well: whoever drives the transfer must not make one meanwhile.
 pub struct StreamTurn {
     begun: Mutex<Begun>,
     _end: End,

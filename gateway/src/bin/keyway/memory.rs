@@ -96,6 +96,30 @@ impl Buffer {
         })
     }
 
+    /// Whether all of its first `length` bytes are as they should be. `check` sees them in
+    /// pieces, and where each begins: a multiple of 1 MiB.
+    pub(crate) fn all(
+        &self,
+        length: usize,
+        check: impl Fn(&[u8], usize) -> bool,
+    ) -> anyhow::Result<bool> {
+        const PIECE_BYTES: usize = 16 << 20;
+        match self {
+            Self::Host(buffer) => Ok(check(&buffer.bytes()?[..length], 0)),
+            Self::Gpu(buffer) => {
+                let mut copy = vec![0; PIECE_BYTES.min(length)];
+                for offset in (0..length).step_by(PIECE_BYTES) {
+                    let piece = PIECE_BYTES.min(length - offset);
+                    buffer.read(offset, &mut copy[..piece])?;
+                    if !check(&copy[..piece], offset) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
     /// Has `make` write its content.
     pub(crate) fn fill(&mut self, make: impl FnOnce(&mut [u8])) -> anyhow::Result<()> {
         match self {
@@ -124,9 +148,12 @@ mod tests {
 
     #[test]
     fn places() {
-        for (text, memory) in
-            [("host", Memory::Host), ("shared", Memory::Shared), ("gpu", Memory::Gpu(0)), ("gpu:7", Memory::Gpu(7))]
-        {
+        for (text, memory) in [
+            ("host", Memory::Host),
+            ("shared", Memory::Shared),
+            ("gpu", Memory::Gpu(0)),
+            ("gpu:7", Memory::Gpu(7)),
+        ] {
             assert_eq!(text.parse(), Ok(memory));
             assert_eq!(memory.to_string().parse(), Ok(memory));
         }

@@ -265,7 +265,8 @@ impl Worker {
         ensure!(got.bytes == self.cell.size, "{key} has {} bytes", got.bytes);
         let compared = turn.is_multiple_of(CHECKED_ONE_IN);
         if compared {
-            let is_right = self.buffer.look(size, |bytes| pattern::matches(bytes, at))?;
+            let is_right =
+                self.buffer.all(size, |bytes, offset| pattern::matches(bytes, at, offset))?;
             ensure!(is_right, "{key} holds other bytes than were stored");
         }
         let verified = got.verified.is_whole() || compared;

@@ -12,10 +12,11 @@ pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Whether `bytes` are the pattern of `seed`.
-pub(crate) fn matches(bytes: &[u8], seed: u64) -> bool {
-    bytes.chunks(8).enumerate().all(|(at, word)| {
-        let value = mix(seed, at as u64).to_le_bytes();
+/// Whether `bytes` are the pattern of `seed` from `offset` on, a multiple of 8.
+pub(crate) fn matches(bytes: &[u8], seed: u64, offset: usize) -> bool {
+    debug_assert!(offset.is_multiple_of(8), "words are told by their place");
+    bytes.chunks(8).zip(offset as u64 / 8..).all(|(word, at)| {
+        let value = mix(seed, at).to_le_bytes();
         word == &value[..word.len()]
     })
 }
@@ -35,10 +36,11 @@ mod tests {
     fn a_changed_shifted_or_foreign_pattern_is_told() {
         let mut bytes = vec![0; 1003];
         fill(&mut bytes, 7);
-        assert!(matches(&bytes, 7));
-        assert!(!matches(&bytes, 8));
-        assert!(!matches(&bytes[8..], 7));
+        assert!(matches(&bytes, 7, 0));
+        assert!(!matches(&bytes, 8, 0));
+        assert!(!matches(&bytes[8..], 7, 0));
+        assert!(matches(&bytes[8..], 7, 8));
         bytes[1002] ^= 1;
-        assert!(!matches(&bytes, 7));
+        assert!(!matches(&bytes, 7, 0));
     }
 }
