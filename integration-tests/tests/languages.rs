@@ -10,10 +10,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use keyway_integration_tests::S3;
 use keyway_integration_tests::server::{Server, binary};
 use keyway_integration_tests::skip::skipped;
 use keyway_integration_tests::tree::root;
-use keyway_integration_tests::S3;
 
 /// Where this build's libraries are: beside the server.
 fn libraries() -> PathBuf {
@@ -142,7 +142,8 @@ fn run_python(file: &str) {
     if ran.status.code() == Some(NOTHING_RAN) {
         let said = String::from_utf8_lossy(&ran.stdout);
         let why = said.lines().find_map(|line| line.split("Skipped: ").nth(1));
-        let why = why.or_else(|| said.lines().find_map(|line| line.rsplit_once("py: ").map(|w| w.1)));
+        let why =
+            why.or_else(|| said.lines().find_map(|line| line.rsplit_once("py: ").map(|w| w.1)));
         skipped(file, why.unwrap_or("pytest ran nothing"));
         return;
     }

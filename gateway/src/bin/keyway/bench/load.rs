@@ -32,6 +32,8 @@ const PUT_KEYS: u64 = 8;
 pub(super) struct Target {
     pub(super) name: String,
     pub(super) client: Client,
+    /// Stores what is read.
+    pub(super) filler: Client,
     pub(super) server_pid: Option<u32>,
 }
 
@@ -170,7 +172,7 @@ async fn prepare(target: &Target, bucket: &str, size: u64, objects: u64) -> anyh
         }
         pattern::fill(&mut body, at);
         let body = Bytes::from(body.clone());
-        target.client.put_object(bucket, &key).body(body).send().await?;
+        target.filler.put_object(bucket, &key).body(body).send().await?;
     }
     Ok(())
 }

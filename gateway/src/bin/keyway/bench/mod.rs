@@ -154,9 +154,14 @@ impl Args {
             let builder = connection.builder()?.retry(RetryPolicy::NONE);
             Ok(self.transfer.apply(builder).connections_max(connections).build()?)
         };
+        // What a GET reads is not always held in memory that its path takes.
+        let filler = |connection: &Connection| -> anyhow::Result<Client> {
+            Ok(connection.builder()?.connections_max(connections).build()?)
+        };
         let mut targets = vec![Target {
             name: self.name.clone(),
             client: client(&self.connection)?,
+            filler: filler(&self.connection)?,
             server_pid: self.server_pid,
         }];
         for (name, url) in &self.peer {
@@ -165,6 +170,7 @@ impl Args {
             targets.push(Target {
                 name: name.clone(),
                 client: client(&self.connection.peer(name, url))?,
+                filler: filler(&self.connection.peer(name, url))?,
                 server_pid: pid.transpose()?,
             });
         }
