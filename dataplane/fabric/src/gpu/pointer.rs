@@ -98,6 +98,30 @@ impl Pointed {
     }
 }
 
+/// Whether all of a range is memory of this GPU. `around` is the last memory seen.
+pub(crate) fn check(
+    cuda: &Cuda,
+    ordinal: u32,
+    (address, bytes): (u64, u64),
+    around: &mut Option<Pointed>,
+) -> Result<(), GpuError> {
+    let end = address.checked_add(bytes).ok_or(GpuError::Freed)?;
+    let mut at = address;
+    while at < end {
+        let part = match *around {
+            Some(part) if part.contains(at) => part,
+            _ => describe(cuda, at)?,
+        };
+        if part.ordinal != ordinal {
+            return Err(GpuError::WrongGpu { wanted: ordinal, found: part.ordinal });
+        }
+        *around = Some(part);
+        // A range that does not go on would be looked at for ever.
+        at = part.end().max(at + 1);
+    }
+    Ok(())
+}
+
 fn ask(cuda: &Cuda, address: u64) -> Result<Answers, GpuError> {
     let mut answers = Answers::default();
     let mut attributes = [

@@ -387,20 +387,7 @@ impl Worker {
         bytes: u64,
         around: &mut Option<Pointed>,
     ) -> Result<(), GpuError> {
-        let end = address.checked_add(bytes).ok_or(GpuError::Freed)?;
-        let mut at = address;
-        while at < end {
-            let part = match *around {
-                Some(part) if part.contains(at) => part,
-                _ => pointer::describe(self.gpu.cuda(), at)?,
-            };
-            if part.ordinal != self.gpu.ordinal() {
-                return Err(GpuError::WrongGpu { wanted: self.gpu.ordinal(), found: part.ordinal });
-            }
-            *around = Some(part);
-            at = part.end().max(at + 1);
-        }
-        Ok(())
+        pointer::check(self.gpu.cuda(), self.gpu.ordinal(), (address, bytes), around)
     }
 
     fn copy(&self, run: &Run, lane: usize) -> Result<(), CudaError> {

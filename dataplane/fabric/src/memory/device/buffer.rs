@@ -78,16 +78,7 @@ impl DeviceBuffer {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, GpuError> {
         let gpu = Gpu::of_pointer(address)?;
-        let end = address.checked_add(bytes as u64).ok_or(GpuError::Freed)?;
-        let mut at = address;
-        while at < end {
-            let part = pointer::describe(gpu.cuda(), at)?;
-            if part.ordinal != gpu.ordinal() {
-                return Err(GpuError::WrongGpu { wanted: gpu.ordinal(), found: part.ordinal });
-            }
-            // A range that does not go on would be looked at for ever.
-            at = part.end().max(at + 1);
-        }
+        pointer::check(gpu.cuda(), gpu.ordinal(), (address, bytes as u64), &mut None)?;
         Ok(Self::over(gpu, address, bytes, owner))
     }
 
