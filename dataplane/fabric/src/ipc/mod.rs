@@ -6,7 +6,7 @@
 //! | the keys, in memory that both have mapped | `table` |
 //! | what is said over the socket | `message`, `channel` |
 //! | the node's end: claims, copies, the link's end | [`node`] |
-//! | copies into and out of host memory that is shared | `copy` |
+//! | what is copied together, and how | `batch`, `copy` |
 //! | the GPUs whose memory clients share | [`gpus`] |
 //! | the client's end: regions, and memory lent under a key | [`client`] |
 //!
@@ -20,6 +20,7 @@
 //! or the node has unmapped everything and said so, or the node's process no longer exists.
 //! A node that is alive and stopped is waited for: nothing else would be safe.
 
+mod batch;
 mod channel;
 pub mod client;
 mod copy;
@@ -34,11 +35,12 @@ use std::io;
 
 use keyway_proto::HostId;
 
+pub use batch::{Batch, Landed, Posted};
 pub use client::{Armed, ClientLink, Export, SharedRegion};
 pub use door::{DoorListener, Visitor};
 pub use gpus::{Buffers, NodeGpus};
 pub use message::Refusal;
-pub use node::{Batch, Landed, MemoryKind, NodeLink, Posted};
+pub use node::{MemoryKind, NodeLink};
 pub use table::SLOTS_MAX;
 
 use crate::memory::{MemoryError, ShareError};

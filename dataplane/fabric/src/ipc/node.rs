@@ -11,21 +11,20 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use keyway_proto::key::Direction;
 use keyway_proto::{RemoteKey, RemoteWindow};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::batch::{Batch, Copies, Landed, Posted};
 use super::channel::Channel;
-use super::copy::HostCopies;
-use super::gate::{Gate, Pass};
+use super::gate::Gate;
 use super::gpus::NodeGpus;
 use super::message::{Memory, Message, Refusal};
 use super::table::{Entry, Table};
 use crate::LinkError;
-use crate::gpu::{CopyBatch, CopyQueue, GpuUuid};
-use crate::memory::{DeviceMapping, ExportHandle, Lease, SharedMemory};
+use crate::gpu::{CopyQueue, GpuUuid};
+use crate::memory::{DeviceMapping, ExportHandle, SharedMemory};
 
 /// Most regions of one link.
 const REGIONS_MAX: usize = 1024;
@@ -40,26 +39,26 @@ pub enum MemoryKind {
 }
 
 /// A client's memory, mapped here.
-struct Region {
+pub(super) struct Region {
     /// In the client's address space.
     base: u64,
     bytes: u64,
-    mapping: Mapping,
-    gate: Gate,
+    pub(super) mapping: Mapping,
+    pub(super) gate: Gate,
 }
 
 /// How it is mapped.
-enum Mapping {
+pub(super) enum Mapping {
     Host(Arc<SharedMemory>),
     Gpu { mapping: Arc<DeviceMapping>, queue: CopyQueue },
 }
 
 /// A key that a transfer has claimed.
-struct Claim {
+pub(super) struct Claim {
     entry: Entry,
-    region: Arc<Region>,
+    pub(super) region: Arc<Region>,
     /// Copies under the key.
-    gate: Gate,
+    pub(super) gate: Gate,
 }
 
 /// The node's end. Clones share it; the last one's drop ends the link.
@@ -80,7 +79,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     is_closing: bool,
     regions: HashMap<u32, Arc<Region>>,
     claims: HashMap<RemoteKey, Claim>,
@@ -92,68 +91,6 @@ struct Last(Arc<Shared>);
 impl Drop for Last {
     fn drop(&mut self) {
         self.0.end.notify_one();
-    }
-}
-
-/// What is copied together, in any order, and the keys that end after it.
-#[derive(Default)]
-pub struct Batch {
-    writes: Vec<(Bytes, u64, RemoteKey)>,
-    reads: Vec<(Lease, Vec<RemoteWindow>)>,
-    ends: Vec<RemoteKey>,
-}
-
-/// A batch under way.
-pub struct Posted {
-    copying: tokio::task::JoinHandle<Result<Vec<Lease>, LinkError>>,
-    ends: Vec<RemoteKey>,
-}
-
-/// The copies of a batch, as they are put together.
-#[derive(Default)]
-struct Copies {
-    host: HostCopies,
-    gpu: Option<(CopyQueue, CopyBatch)>,
-    /// For copies that the GPU makes; host copies keep their own.
-    passes: Vec<Pass>,
-}
-
-/// A batch that was copied.
-#[derive(Debug)]
-pub struct Landed {
-    /// The leases that were read into.
-    pub leases: Vec<Lease>,
-}
-
-impl Batch {
-    /// Writes to the client's memory.
-    pub fn write(&mut self, bytes: Bytes, address: u64, key: RemoteKey) {
-        self.writes.push((bytes, address, key));
-    }
-
-    /// Reads runs of the client's memory into a lease, one behind the other.
-    ///
-    /// # Panics
-    /// When the lease is shorter than the runs.
-    pub fn read(&mut self, lease: Lease, runs: &[RemoteWindow]) {
-        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
-        assert!(bytes <= lease.len() as u64, "the lease holds the bytes");
-        self.reads.push((lease, runs.to_vec()));
-    }
-
-    /// Ends a key once everything under it is copied.
-    pub fn end(&mut self, key: RemoteKey) {
-        self.ends.push(key);
-    }
-
-    /// Copies in the batch.
-    pub fn len(&self) -> usize {
-        self.writes.len() + self.reads.len()
-    }
-
-    /// Whether there is nothing to copy.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -215,7 +152,7 @@ impl NodeLink {
             if state.is_closing {
                 return Err(LinkError::Closed);
             }
-            copies.passes.push(self.shared.gate.enter());
+            copies.keep(self.shared.gate.enter());
             for (bytes, address, key) in writes {
                 let window = RemoteWindow { address, length: bytes.len() as u32, key };
                 let (claim, offset) = state.reach(&window, Direction::Write)?;
@@ -321,7 +258,7 @@ impl Shared {
 
 impl State {
     /// Where in its mapping a window lies that a claimed key opens.
-    fn reach(
+    pub(super) fn reach(
         &self,
         window: &RemoteWindow,
         direction: Direction,
@@ -334,92 +271,6 @@ impl State {
         }
         let offset = window.address - claim.region.base;
         Ok((claim, usize::try_from(offset).map_err(|_| LinkError::Access)?))
-    }
-}
-
-impl Copies {
-    /// Counts a copy under the key, and in the region, until all are made.
-    fn enter(&mut self, claim: &Claim) {
-        self.passes.push(claim.gate.enter());
-        self.passes.push(claim.region.gate.enter());
-    }
-
-    fn write(&mut self, claim: &Claim, bytes: Bytes, offset: usize) -> Result<(), LinkError> {
-        self.enter(claim);
-        match &claim.region.mapping {
-            Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
-            Mapping::Gpu { mapping, queue } => {
-                let to = mapping.address() + offset as u64;
-                self.gpu(mapping, queue)?.into_device(bytes, to);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads runs, which lie all in host memory or all on one GPU.
-    fn read(
-        &mut self,
-        state: &State,
-        lease: Lease,
-        runs: &[RemoteWindow],
-    ) -> Result<(), LinkError> {
-        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
-        let reached = reached.collect::<Result<Vec<_>, _>>()?;
-        let mut at = 0;
-        match reached.first().map(|(claim, _)| &claim.region.mapping) {
-            None => {}
-            Some(Mapping::Host(_)) => {
-                let lease = self.host.lease(lease);
-                for ((claim, offset), run) in reached.into_iter().zip(runs) {
-                    self.enter(claim);
-                    let Mapping::Host(mapping) = &claim.region.mapping else {
-                        return Err(LinkError::Access);
-                    };
-                    self.host.read(lease, at, mapping, offset, run.length as usize);
-                    at += run.length as usize;
-                }
-            }
-            Some(Mapping::Gpu { mapping, queue }) => {
-                let lease = self.gpu(mapping, queue)?.lend(lease);
-                for ((claim, offset), run) in reached.into_iter().zip(runs) {
-                    self.enter(claim);
-                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
-                        return Err(LinkError::Access);
-                    };
-                    let from = mapping.address() + offset as u64;
-                    let batch = self.gpu(mapping, queue)?;
-                    batch.into_lease(from, lease, at, run.length as usize);
-                    at += run.length as usize;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The copies of the one GPU that the batch may be about.
-    fn gpu(
-        &mut self,
-        mapping: &Arc<DeviceMapping>,
-        queue: &CopyQueue,
-    ) -> Result<&mut CopyBatch, LinkError> {
-        let (of, batch) = self.gpu.get_or_insert_with(|| (queue.clone(), CopyBatch::new()));
-        if of.gpu().uuid() != queue.gpu().uuid() {
-            return Err(LinkError::Access);
-        }
-        batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
-        Ok(batch)
-    }
-
-    /// Makes the copies, and gives the leases back.
-    async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
-        let mut leases = self.host.run().await;
-        if let Some((queue, batch)) = self.gpu {
-            let done = queue.submit(batch).await;
-            done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
-            leases.extend(done.leases);
-        }
-        self.passes.clear();
-        Ok(leases)
     }
 }
 

@@ -1,0 +1,172 @@
+//! What a node copies together under the keys that it has claimed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use keyway_proto::key::Direction;
+use keyway_proto::{RemoteKey, RemoteWindow};
+
+use super::copy::HostCopies;
+use super::gate::Pass;
+use super::node::{Claim, Mapping, State};
+use crate::LinkError;
+use crate::gpu::{CopyBatch, CopyQueue};
+use crate::memory::{DeviceMapping, Lease};
+
+/// What is copied together, in any order, and the keys that end after it.
+#[derive(Default)]
+pub struct Batch {
+    pub(super) writes: Vec<(Bytes, u64, RemoteKey)>,
+    pub(super) reads: Vec<(Lease, Vec<RemoteWindow>)>,
+    pub(super) ends: Vec<RemoteKey>,
+}
+
+/// A batch under way.
+pub struct Posted {
+    pub(super) copying: tokio::task::JoinHandle<Result<Vec<Lease>, LinkError>>,
+    pub(super) ends: Vec<RemoteKey>,
+}
+
+/// The copies of a batch, as they are put together.
+#[derive(Default)]
+pub(super) struct Copies {
+    host: HostCopies,
+    gpu: Option<(CopyQueue, CopyBatch)>,
+    /// Dropped when all copies are made.
+    passes: Vec<Pass>,
+}
+
+/// A batch that was copied.
+#[derive(Debug)]
+pub struct Landed {
+    /// The leases that were read into.
+    pub leases: Vec<Lease>,
+}
+
+impl Batch {
+    /// Writes to the client's memory.
+    pub fn write(&mut self, bytes: Bytes, address: u64, key: RemoteKey) {
+        self.writes.push((bytes, address, key));
+    }
+
+    /// Reads runs of the client's memory into a lease, one behind the other.
+    ///
+    /// # Panics
+    /// When the lease is shorter than the runs.
+    pub fn read(&mut self, lease: Lease, runs: &[RemoteWindow]) {
+        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
+        assert!(bytes <= lease.len() as u64, "the lease holds the bytes");
+        self.reads.push((lease, runs.to_vec()));
+    }
+
+    /// Ends a key once everything under it is copied.
+    pub fn end(&mut self, key: RemoteKey) {
+        self.ends.push(key);
+    }
+
+    /// Copies in the batch.
+    pub fn len(&self) -> usize {
+        self.writes.len() + self.reads.len()
+    }
+
+    /// Whether there is nothing to copy.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Copies {
+    /// Counts as under way until all copies are made.
+    pub(super) fn keep(&mut self, pass: Pass) {
+        self.passes.push(pass);
+    }
+
+    /// Counts a copy under the key, and in the region, until all are made.
+    fn enter(&mut self, claim: &Claim) {
+        self.passes.push(claim.gate.enter());
+        self.passes.push(claim.region.gate.enter());
+    }
+
+    pub(super) fn write(
+        &mut self,
+        claim: &Claim,
+        bytes: Bytes,
+        offset: usize,
+    ) -> Result<(), LinkError> {
+        self.enter(claim);
+        match &claim.region.mapping {
+            Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
+            Mapping::Gpu { mapping, queue } => {
+                let to = mapping.address() + offset as u64;
+                self.gpu(mapping, queue)?.into_device(bytes, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads runs, which lie all in host memory or all on one GPU.
+    pub(super) fn read(
+        &mut self,
+        state: &State,
+        lease: Lease,
+        runs: &[RemoteWindow],
+    ) -> Result<(), LinkError> {
+        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
+        let reached = reached.collect::<Result<Vec<_>, _>>()?;
+        let mut at = 0;
+        match reached.first().map(|(claim, _)| &claim.region.mapping) {
+            None => {}
+            Some(Mapping::Host(_)) => {
+                let lease = self.host.lease(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Host(mapping) = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    self.host.read(lease, at, mapping, offset, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+            Some(Mapping::Gpu { mapping, queue }) => {
+                let lease = self.gpu(mapping, queue)?.lend(lease);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    let from = mapping.address() + offset as u64;
+                    let batch = self.gpu(mapping, queue)?;
+                    batch.into_lease(from, lease, at, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies of the one GPU that the batch may be about.
+    fn gpu(
+        &mut self,
+        mapping: &Arc<DeviceMapping>,
+        queue: &CopyQueue,
+    ) -> Result<&mut CopyBatch, LinkError> {
+        let (of, batch) = self.gpu.get_or_insert_with(|| (queue.clone(), CopyBatch::new()));
+        if of.gpu().uuid() != queue.gpu().uuid() {
+            return Err(LinkError::Access);
+        }
+        batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
+        Ok(batch)
+    }
+
+    /// Makes the copies, and gives the leases back.
+    pub(super) async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
+        let mut leases = self.host.run().await;
+        if let Some((queue, batch)) = self.gpu {
+            let done = queue.submit(batch).await;
+            done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
+            leases.extend(done.leases);
+        }
+        self.passes.clear();
+        Ok(leases)
+    }
+}
