@@ -93,7 +93,7 @@ impl Args {
             .put_object(&self.bucket, &name)
             .body(source.slice(..)?)
             .on_progress(bar.reporter());
-        let (put, stored) = self.leg(put.send()).await;
+        let (put, stored) = self.leg(Box::pin(put.send())).await;
         let put = put.context("cannot store the checkpoint")?;
         bar.finish();
         self.say(&format!(
