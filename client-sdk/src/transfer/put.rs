@@ -227,11 +227,14 @@ impl PutObject {
     /// The service's refusal, [`ClientError::ChecksumMismatch`] when it stored other bytes
     /// than were sent, [`ClientError::Deadline`].
     pub async fn send(self) -> Result<PutOutcome, ClientError> {
-        match self.deadline {
-            None => self.write().await,
-            Some(after) => tokio::time::timeout(after, self.write())
-                .await
-                .unwrap_or(Err(ClientError::Deadline)),
+        let deadline = self.deadline;
+        // Large: whoever holds this future need not be.
+        let write = Box::pin(self.write());
+        match deadline {
+            None => write.await,
+            Some(after) => {
+                tokio::time::timeout(after, write).await.unwrap_or(Err(ClientError::Deadline))
+            }
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) async fn send(
     let rdma = client.rdma();
     let mut fallbacks = Fallbacks::default();
     let ticket = if rdma.is_wanted(run.length) {
-        match rdma.ticket(None, run.length, run.reach(rdma.shares())).await {
+        match Box::pin(rdma.ticket(None, run.length, run.reach(rdma.shares()))).await {
             Ok(ticket) => Some(ticket),
             Err(reason) => {
                 rdma.fall_back(reason, &mut fallbacks)?;
@@ -56,8 +56,8 @@ pub(super) async fn send(
     call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
     let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
     match (body, ticket) {
-        (Body::Lent(memory), Some(ticket)) => sending.lend(memory, ticket).await,
-        (Body::Device(slice), Some(ticket)) => sending.lend(slice, ticket).await,
+        (Body::Lent(memory), Some(ticket)) => Box::pin(sending.lend(memory, ticket)).await,
+        (Body::Device(slice), Some(ticket)) => Box::pin(sending.lend(slice, ticket)).await,
         (body, _) => sending.over_http(body).await,
     }
 }
