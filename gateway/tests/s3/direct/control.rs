@@ -72,7 +72,11 @@ async fn refusals_have_their_codes() {
         (altered(|r| r.windows = 0), 400, "InvalidArgument"),
         (altered(|r| r.windows = 257), 400, "InvalidArgument"),
         (altered(|r| r.strengths.clear()), 400, "InvalidArgument"),
-        (altered(|r| r.strengths = vec![KeyStrength::Slab; 6]), 400, "InvalidArgument"),
+        (
+            altered(|r| r.strengths = vec![KeyStrength::Slab; 1 + KeyStrength::ALL.len()]),
+            400,
+            "InvalidArgument",
+        ),
         (altered(|r| r.client.qp = 1 << 24), 400, "InvalidArgument"),
         (b"{".to_vec(), 400, "MalformedJSON"),
         (Vec::new(), 400, "MalformedJSON"),
