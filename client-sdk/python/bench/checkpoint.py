@@ -1,0 +1,120 @@
+"""Checkpoints into and out of a GPU: Keyway beside safetensors and torch, in one run.
+
+The limit is what pinned memory and the GPU exchange; the peers read and write tmpfs, so that no
+disk is in their way. Every load is compared with what was saved.
+
+    python client-sdk/python/bench/checkpoint.py --gib 8 --bucket bench
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+import warnings
+
+import keyway
+import keyway.safetensors
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from keyway.torch import StorageReader, StorageWriter
+
+GIB = 1 << 30
+
+
+def state(gib: int, tensor_bytes: int) -> dict[str, torch.Tensor]:
+    count = gib * GIB // tensor_bytes
+    make = torch.Generator(device="cuda").manual_seed(1)
+    return {
+        f"layer.{at:04}": torch.randint(
+            0, 1 << 15, (tensor_bytes // 2,), dtype=torch.int16, device="cuda", generator=make
+        )
+        for at in range(count)
+    }
+
+
+def timed(name: str, size: int, rounds: int, work) -> object:
+    best, result = None, None
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        result = work()
+        torch.cuda.synchronize()
+        took = time.perf_counter() - begun
+        best = took if best is None else min(best, took)
+    print(f"{name:<44} {size / best / 1e9:7.2f} GB/s  {best:7.3f} s", flush=True)
+    return result
+
+
+def same(found: dict, expected: dict) -> None:
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), f"{name} came back changed"
+
+
+def limits() -> None:
+    pinned = torch.empty(GIB, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    timed("limit: pinned memory to GPU", GIB, 5, lambda: target.copy_(pinned))
+    timed("limit: GPU to pinned memory", GIB, 5, lambda: pinned.copy_(target))
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("--gib", type=int, default=8)
+    parse.add_argument("--tensor-mib", type=int, default=64)
+    parse.add_argument("--rounds", type=int, default=2)
+    parse.add_argument("--bucket", default="bench")
+    parse.add_argument("--path", default="auto")
+    parse.add_argument("--tmpfs", default="/dev/shm")
+    given = parse.parse_args()
+    warnings.simplefilter("ignore")
+
+    size, rounds = given.gib * GIB, given.rounds
+    tensors = state(given.gib, given.tensor_mib << 20)
+    client = keyway.Client(path=given.path)
+    if given.bucket not in client.buckets():
+        client.create_bucket(given.bucket)
+    at = f"s3://{given.bucket}/checkpoint"
+
+    limits()
+    save = keyway.safetensors.save_file
+    timed("save: keyway.safetensors", size, 1, lambda: save(tensors, f"{at}.st", client=client))
+    load = keyway.safetensors.load_file
+    got = timed(
+        "load: keyway.safetensors",
+        size,
+        rounds + 1,
+        lambda: load(f"{at}.st", device="cuda:0", client=client),
+    )
+    same(got, tensors)
+    got = None
+
+    timed(
+        "save: torch DCP to keyway.torch",
+        size,
+        1,
+        lambda: dcp.save(tensors, storage_writer=StorageWriter(f"{at}.dcp", client=client)),
+    )
+    empty = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+    timed(
+        "load: torch DCP from keyway.torch",
+        size,
+        rounds,
+        lambda: dcp.load(empty, storage_reader=StorageReader(f"{at}.dcp", client=client)),
+    )
+    same(empty, tensors)
+    empty.clear()
+
+    folder = tempfile.mkdtemp(dir=given.tmpfs)
+    try:
+        file = f"{folder}/model.safetensors"
+        timed("save: safetensors", size, 1, lambda: safetensors.torch.save_file(tensors, file))
+        peer = safetensors.torch.load_file
+        got = timed("load: safetensors", size, rounds, lambda: peer(file, device="cuda:0"))
+        same(got, tensors)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
