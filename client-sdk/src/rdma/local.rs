@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use ::http::Method;
+use keyway_fabric::gpu::CopyQueue;
 use keyway_fabric::ipc::{ClientLink, Export, IpcError, SharedRegion, host_id};
 use keyway_fabric::memory::BufferLife;
 use keyway_proto::{Door, LocalSessionOffer, LocalSessionRequest};
@@ -34,6 +35,8 @@ pub(super) struct LocalLane {
 pub(super) struct Regions {
     link: ClientLink,
     kept: Mutex<Vec<Kept>>,
+    /// Of the GPUs whose memory was lent: opening one costs more than a transfer does.
+    engines: Mutex<Vec<CopyQueue>>,
 }
 
 struct Kept {
@@ -44,6 +47,7 @@ struct Kept {
 impl Regions {
     /// The region that a target lies in; mapped now where it is not yet.
     pub(super) async fn of(&self, target: &impl Target) -> Result<Arc<SharedRegion>, RdmaError> {
+        self.keep_engine(target);
         let export = target.export()?;
         if let Some(known) = self.known(&export) {
             return Ok(known);
@@ -60,6 +64,17 @@ impl Regions {
         kept.push(Kept { region: Arc::clone(&region), life: target.life() });
         drop((kept, oldest));
         Ok(region)
+    }
+
+    /// Has the engine that digests the target's memory stay as long as the session.
+    fn keep_engine(&self, target: &impl Target) {
+        let Some(gpu) = target.gpu() else { return };
+        let mut engines = self.engines.lock();
+        if engines.iter().any(|engine| engine.gpu().ordinal() == gpu.ordinal()) {
+            return;
+        }
+        // What is wrong with it, its use will tell.
+        engines.extend(CopyQueue::open(gpu));
     }
 
     fn known(&self, export: &Export) -> Option<Arc<SharedRegion>> {
@@ -122,7 +137,11 @@ impl Session {
         };
         let windows = offer.windows.min(config.windows);
         tracing::debug!(session = %offer.session, windows, "local session opened");
-        let regions = Arc::new(Regions { link: link.clone(), kept: Mutex::default() });
+        let regions = Arc::new(Regions {
+            link: link.clone(),
+            kept: Mutex::default(),
+            engines: Mutex::default(),
+        });
         tokio::spawn(sweep(Arc::downgrade(&regions)));
         Ok(Arc::new(Self::local(wire, offer.session, windows, LocalLane { link, regions })))
     }

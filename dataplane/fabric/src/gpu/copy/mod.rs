@@ -104,7 +104,10 @@ impl CopyQueue {
         let quick = self.engine.is_quick() && batch.is_short();
         let look_until = quick.then(|| Instant::now() + LOOK_MAX);
         let sent = self.engine.send(|slot| Command::Copy { batch, reply, slot });
+        // The engine ends with its last holder; whoever waits for it is one.
+        let engine = Arc::clone(&self.engine);
         async move {
+            let _engine = engine;
             sent.await;
             if let Some(done) = look_until.and_then(|until| soon(&mut answer, until)) {
                 return done;
@@ -130,7 +133,9 @@ impl CopyQueue {
         let (reply, answer) = oneshot::channel();
         let digest = Digest { kind, address, bytes, keep };
         let sent = self.engine.send(|slot| Command::Digest { digest, reply, slot });
+        let engine = Arc::clone(&self.engine);
         async move {
+            let _engine = engine;
             sent.await;
             answer.await.unwrap_or(Err(GpuError::Closed))
         }
