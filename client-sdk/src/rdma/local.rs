@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use ::http::Method;
 use keyway_fabric::gpu::CopyQueue;
@@ -22,6 +23,8 @@ use super::target::Target;
 use super::transaction::RdmaError;
 use crate::http::Wire;
 
+/// How long a door may take to open: as long as its ticket lives.
+const DOOR_PATIENCE: Duration = Duration::from_secs(10);
 /// Allocations of one session that stay mapped.
 const KEPT_MAX: usize = 1024;
 
@@ -128,7 +131,9 @@ impl Session {
             close(wire, offer.session);
             return Err(SessionError::StrangeOffer);
         }
-        let link = match ClientLink::open(Path::new(&door.socket), offer.ticket).await {
+        let opening = ClientLink::open(Path::new(&door.socket), offer.ticket);
+        let opened = tokio::time::timeout(DOOR_PATIENCE, opening).await;
+        let link = match opened.unwrap_or(Err(IpcError::Closed)) {
             Ok(link) => link,
             Err(error) => {
                 close(wire, offer.session);

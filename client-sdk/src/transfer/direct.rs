@@ -186,6 +186,10 @@ impl Fetch {
             return Err(ClientError::ChecksumMismatch { expected, found });
         }
         state.direct.found = state.kind.and_then(|kind| found.value(kind).copied());
+        if state.direct.found.is_none() {
+            // A kind that the memory's device does not compute: nothing to compare with.
+            state.kind = None;
+        }
         state.reached = needed;
         self.meter.add(needed);
         Ok(())

@@ -367,6 +367,11 @@ impl<M: Send + 'static> Drop for Armed<M> {
         // Abandoned while the node is at work: the link goes first, then the memory.
         shared.kept.lock().push(Box::new((slot, self.memory.take())));
         shared.end.notify_one();
+        // A link that has ended already looks at what is kept no more.
+        if shared.status.borrow().is_some() {
+            let kept = std::mem::take(&mut *shared.kept.lock());
+            drop(kept);
+        }
     }
 }
 
@@ -430,7 +435,8 @@ async fn serve(
         await_end(&channel, node).await;
     }
     told.send_replace(Some(why));
-    shared.kept.lock().clear();
+    let kept = std::mem::take(&mut *shared.kept.lock());
+    drop(kept);
 }
 
 type Waiting = HashMap<u32, oneshot::Sender<Result<(), Refusal>>>;
