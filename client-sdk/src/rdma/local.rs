@@ -87,8 +87,7 @@ impl Regions {
     }
 
     /// Has the node let go of what is no more. Of a GPU's allocation the driver tells: buffers
-    /// over it come and go while it stays.
-    /// Tells how many they were. The node hears of them before it is asked for anything else.
+    /// over it come and go while it stays. Tells how many they were. The node hears of them before it is asked for anything else.
     fn sweep(&self) -> usize {
         let is_over = |kept: &mut Kept| match kept.region.is_current() {
             Some(is_current) => !is_current,

@@ -116,12 +116,17 @@ async fn drive<M: Target>(
     let session = Arc::clone(&ticket.session);
     let mut given_up = pin!(given_up);
     // Opens nothing to anybody yet.
-    let held = match session.hold(&memory).await {
+    let held = tokio::select! {
+        biased;
+        held = session.hold(&memory) => held.map_err(ClientError::from),
+        event = &mut given_up => Err(match event {
+            HolderEvent::Deadline => ClientError::Deadline,
+            _ => ClientError::GivenUp,
+        }),
+    };
+    let held = match held {
         Ok(held) => held,
-        Err(error) => {
-            let outcome = Outcome::Failed(error.into());
-            return Settled { memory, ticket, outcome };
-        }
+        Err(error) => return Settled { memory, ticket, outcome: Outcome::Failed(error) },
     };
     let mut holder = Holder::new(session.strength.revoker(), session.race);
     let mut action = holder.on(HolderEvent::Start);

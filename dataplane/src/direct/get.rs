@@ -4,8 +4,9 @@
 //! and one of CRC64NVME while the bytes are in cache; by RDMA, four WRITEs of 256 KiB with one
 //! doorbell, one completion, and no byte copied by the CPU; into shared host memory, one copy.
 //! What the memory tier holds is not looked at: runs as long as a batch go out of it, and the
-//! checksum is combined of stored ones. Reads run ahead of the writes, and up to [`BATCHES_IN_FLIGHT`] batches of writes ahead of
-//! the link. What bounds it: the slower of drive and link.
+//! checksum is combined of stored ones. Reads run ahead of the writes, and up to
+//! [`BATCHES_IN_FLIGHT`] batches of writes ahead of the link. What bounds it: the slower of drive
+//! and link.
 
 use std::collections::VecDeque;
 
