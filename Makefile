@@ -4,7 +4,7 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench bench-gpu kernels fuzz doc crash deploy build wheel rust clients
+.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench bench-gpu soak kernels fuzz doc crash deploy build wheel rust clients
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,14 @@ bench-rdma: rust ## Links and keys beside perftest, in the soft-RoCE machine (RX
 crash-rdma: rust ## Kill clients, gateways and nodes amid RDMA transfers, 200 times each
 	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=200 integration-tests/rdma/test.sh --rxe $(or $(RXE),fixed) rdma_crash -- --nocapture
 
-check: rust ## Formatting, lints, licences, layering, tidiness
+check: rust clients ## Formatting, lints, licences, layering, tidiness
 	@$(SCRIPTS)/check.sh
 
 bench: rust ## Throughput, latency, CPU and memory, beside a peer where one is installed
 	@$(SCRIPTS)/bench.sh
+
+soak: rust ## Whether the server's memory stays flat under load for SOAK_MINUTES (60)
+	@$(SCRIPTS)/soak.sh
 
 bench-gpu: rust ## Copies and digests of a GPU's memory, beside the driver alone
 	@cargo bench --ignore-rust-version -p keyway-fabric --bench gpu

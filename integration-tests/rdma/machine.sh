@@ -57,6 +57,7 @@ build_initramfs() {
     install -m 0755 "$here/$name.sh" "$tree/keyway-vm/bin/$name"
   done
   [ "$rxe" = stock ] || cp "$fixed_rxe" "$tree/keyway-vm/rdma_rxe.ko"
+  echo "$PWD" >"$tree/keyway-vm/repository"
   echo "/lib/modules/$release" >"$tree/modules-path"
   (cd "$tree" && find . -print0 | cpio --null -o --quiet -H newc) | gzip -1 >"$work/initramfs.gz"
   rm -rf "$tree"
@@ -112,7 +113,7 @@ boot() {
     -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
     -cpu max -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
     -kernel "$cache/vmlinux" -initrd initramfs.gz \
-    -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable KEYWAY_VM_HOST=$host" \
+    -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable KEYWAY_VM_HOST=$host" \
     -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \
     -device virtio-9p-pci,fsdev=root,mount_tag=root \
     -fsdev local,id=out,path=out,security_model=none \

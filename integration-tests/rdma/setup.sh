@@ -22,9 +22,21 @@ else
   modprobe rdma_rxe
 fi
 
+# The disk hides what the host has at /tmp, where a checkout may lie: it stays in sight.
+repository=$(cat $vm/repository)
+case $repository in
+  /tmp/*)
+    mkdir $vm/checkout
+    mount --bind "$repository" $vm/checkout
+    ;;
+esac
 mount /dev/vda /tmp
 rmdir /tmp/lost+found
 chmod 1777 /tmp
+if [ -d $vm/checkout ]; then
+  mkdir -p "$repository"
+  mount --bind $vm/checkout "$repository"
+fi
 
 pair() {
   ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
