@@ -81,7 +81,9 @@ pub use ops::{
     CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
     ListedBucket, ListedObject, Prefetch, Presign,
 };
-pub use rdma::{Fallback, Fallbacks, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError};
+pub use rdma::{
+    Fallback, Fallbacks, Phases, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError,
+};
 pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;

@@ -20,6 +20,9 @@ pub struct RdmaConfig {
     pub windows: u32,
     /// Smaller bodies travel over HTTP, which is quicker for them, unless RDMA is required.
     pub min_bytes: u64,
+    /// The same for a GPU's memory and a node of this host: two processes take turns on a GPU,
+    /// and each turn is a quarter of a millisecond.
+    pub local_gpu_min_bytes: u64,
     /// Keys weaker than this are not used.
     pub strength_min: KeyStrength,
     /// How long the answer to a transfer may take. Longer than nodes give one, so that they are
@@ -35,6 +38,7 @@ impl Default for RdmaConfig {
             devices: None,
             windows: 32,
             min_bytes: 4 << 10,
+            local_gpu_min_bytes: 512 << 10,
             strength_min: KeyStrength::Ipc,
             answer_timeout: Duration::from_secs(75),
             pause: Duration::from_secs(30),
@@ -61,6 +65,13 @@ impl RdmaConfig {
     #[must_use]
     pub fn min_bytes(mut self, bytes: u64) -> Self {
         self.min_bytes = bytes.max(1);
+        self
+    }
+
+    /// Has a node of this host move bodies of this size and above to and from GPUs.
+    #[must_use]
+    pub fn local_gpu_min_bytes(mut self, bytes: u64) -> Self {
+        self.local_gpu_min_bytes = bytes;
         self
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::phases::{Phases, Sums};
+
 /// Why a request's bytes travelled over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -58,11 +60,14 @@ pub enum Fallback {
     /// The memory is of a kind that no other process can map.
     #[error("the memory cannot be shared with another process")]
     NotShared,
+    /// So few bytes reach a GPU sooner through this process's own copy engine.
+    #[error("few bytes are quicker over HTTP")]
+    Small,
 }
 
 impl Fallback {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoLibrary,
         Self::NoDevice,
         Self::NoPort,
@@ -80,6 +85,7 @@ impl Fallback {
         Self::TooLarge,
         Self::NoDoor,
         Self::NotShared,
+        Self::Small,
     ];
 }
 
@@ -137,6 +143,7 @@ pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) sessions: AtomicU64,
+    pub(super) phases: Sums,
     fallbacks: [AtomicU64; Fallback::ALL.len()],
 }
 
@@ -152,6 +159,8 @@ pub struct RdmaStats {
     pub failures: u64,
     /// Sessions opened.
     pub sessions: u64,
+    /// Where the transfers' time went.
+    pub phases: Phases,
     /// Requests that travelled over HTTP instead, by reason.
     pub fallbacks: Vec<(Fallback, u64)>,
 }
@@ -169,6 +178,7 @@ impl Counters {
             bytes: count(&self.bytes),
             failures: count(&self.failures),
             sessions: count(&self.sessions),
+            phases: self.phases.read(),
             fallbacks: reasons.filter(|(_, count)| *count > 0).collect(),
         }
     }

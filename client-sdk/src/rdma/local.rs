@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::http::Method;
 use keyway_fabric::gpu::CopyQueue;
-use keyway_fabric::ipc::{ClientLink, Export, IpcError, SharedRegion, host_id};
+use keyway_fabric::ipc::{ClientLink, ExportId, IpcError, SharedRegion, host_id};
 use keyway_fabric::memory::BufferLife;
 use keyway_proto::{Door, LocalSessionOffer, LocalSessionRequest};
 use parking_lot::Mutex;
@@ -51,10 +51,10 @@ impl Regions {
     /// The region that a target lies in; mapped now where it is not yet.
     pub(super) async fn of(&self, target: &impl Target) -> Result<Arc<SharedRegion>, RdmaError> {
         self.keep_engine(target);
-        let export = target.export()?;
-        if let Some(known) = self.known(&export) {
+        if let Some(known) = self.known(&target.export_id()?) {
             return Ok(known);
         }
+        let export = target.export()?;
         // Two transfers of a new buffer may both share it: one of them is swept with it.
         let shared = match self.link.share(export.clone()).await {
             // What was freed may still be mapped, and its addresses are in use again.
@@ -80,14 +80,15 @@ impl Regions {
         engines.extend(CopyQueue::open(gpu));
     }
 
-    fn known(&self, export: &Export) -> Option<Arc<SharedRegion>> {
+    fn known(&self, id: &ExportId) -> Option<Arc<SharedRegion>> {
         let kept = self.kept.lock();
-        let same = kept.iter().find(|kept| kept.region.is_of(export))?;
+        let same = kept.iter().find(|kept| kept.region.id() == *id)?;
         Some(Arc::clone(&same.region))
     }
 
     /// Has the node let go of what is no more. Of a GPU's allocation the driver tells: buffers
-    /// over it come and go while it stays. Tells how many they were. The node hears of them before it is asked for anything else.
+    /// over it come and go while it stays. Tells how many they were. The node hears of
+    /// them before it is asked for anything else.
     fn sweep(&self) -> usize {
         let is_over = |kept: &mut Kept| match kept.region.is_current() {
             Some(is_current) => !is_current,

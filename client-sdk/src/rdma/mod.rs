@@ -11,6 +11,7 @@
 //! | memory that is lent | [`target`], [`armed`] |
 //! | one transfer under one key | [`transaction`] |
 //! | what an answer says of the key and the bytes | [`reply`] |
+//! | where the time went | [`phases`] |
 //! | why bytes went over HTTP after all | [`fallback`] |
 //!
 //! Nothing is opened before a transfer could use it, and where there is no adapter nothing is
@@ -22,6 +23,7 @@ mod config;
 mod fallback;
 mod local;
 mod pairing;
+mod phases;
 mod ports;
 mod rails;
 mod registrations;
@@ -48,6 +50,8 @@ use rails::{Opening, Rails, Told, Way};
 
 pub use config::RdmaConfig;
 pub use fallback::{Fallback, Fallbacks, RdmaStats};
+pub(crate) use phases::Marks;
+pub use phases::Phases;
 pub(crate) use rails::Ticket;
 pub(crate) use reply::{Moved, Reply};
 pub use session::SessionError;
@@ -199,7 +203,10 @@ impl Rdma {
             PathPolicy::Require(_) => (false, true),
         };
         let mut why = Fallback::NotShared;
-        if local && reach.shareable {
+        let auto = matches!(self.policy, PathPolicy::Auto);
+        if auto && reach.gpu.is_some() && bytes < self.config.local_gpu_min_bytes {
+            why = Fallback::Small;
+        } else if local && reach.shareable {
             let weak = self.config.strength_min > KeyStrength::Ipc;
             let doors = if weak { Err(Fallback::TooWeak) } else { self.doors().await };
             let ticket = match doors {
@@ -214,9 +221,10 @@ impl Rdma {
         if !verbs {
             return Err(why);
         }
-        let rails = self.rails().await?;
+        let small = why == Fallback::Small;
+        let rails = self.rails().await.map_err(|reason| if small { why } else { reason })?;
         if !reach.registrable {
-            return Err(Fallback::Registration);
+            return Err(if small { why } else { Fallback::Registration });
         }
         // Device memory has no windows.
         if reach.gpu.is_some() && self.config.strength_min > KeyStrength::Registration {
@@ -261,8 +269,9 @@ impl Rdma {
     }
 
     /// A transfer ended well.
-    pub(crate) fn moved(&self, ticket: &Ticket, bytes: u64) {
+    pub(crate) fn moved(&self, ticket: &Ticket, bytes: u64, marks: &Marks) {
         ticket.succeeded();
+        self.counters.phases.add(marks);
         self.counters.transfers.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

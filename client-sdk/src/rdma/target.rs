@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use keyway_fabric::gpu::{CopyQueue, Gpu};
-use keyway_fabric::ipc::Export;
+use keyway_fabric::gpu::{CopyQueue, Gpu, GpuError};
+use keyway_fabric::ipc::{Export, ExportId};
 use keyway_fabric::memory::{BufferLife, DeviceSlice, DeviceSliceMut, HostSlice, HostSliceMut};
 use keyway_fabric::verbs::{Anchor, VerbsError};
 use keyway_proto::checksum::MultiHasher;
@@ -33,7 +33,13 @@ pub trait Target: Send + Sync + 'static {
     /// Whether another process can map it, as far as is known without asking a device.
     fn is_shareable(&self) -> bool;
 
-    /// What another process maps it by.
+    /// Which memory another process would map.
+    ///
+    /// # Errors
+    /// [`Fallback::NotShared`].
+    fn export_id(&self) -> Result<ExportId, Fallback>;
+
+    /// What another process maps it by. Costs more than to ask which memory that is.
     ///
     /// # Errors
     /// [`Fallback::NotShared`].
@@ -80,6 +86,10 @@ macro_rules! host_target {
 
             fn is_shareable(&self) -> bool {
                 <$slice>::export(self).is_some()
+            }
+
+            fn export_id(&self) -> Result<ExportId, Fallback> {
+                Target::export(self).map(|export| export.id())
             }
 
             fn export(&self) -> Result<Export, Fallback> {
@@ -130,14 +140,13 @@ macro_rules! device_target {
                 true
             }
 
+            fn export_id(&self) -> Result<ExportId, Fallback> {
+                <$slice>::allocation(self).map(ExportId::Gpu).map_err(|error| not_exported(&error))
+            }
+
             fn export(&self) -> Result<Export, Fallback> {
-                match <$slice>::export(self) {
-                    Ok(export) => Ok(Export::Gpu(Arc::new(export))),
-                    Err(error) => {
-                        tracing::debug!(%error, "GPU memory is not exported");
-                        Err(Fallback::NotShared)
-                    }
-                }
+                let export = <$slice>::export(self).map_err(|error| not_exported(&error))?;
+                Ok(Export::Gpu(Arc::new(export)))
             }
 
             fn address(&self) -> u64 {
@@ -172,6 +181,11 @@ macro_rules! device_target {
 
 device_target!(DeviceSliceMut);
 device_target!(DeviceSlice);
+
+fn not_exported(error: &GpuError) -> Fallback {
+    tracing::debug!(%error, "GPU memory is not exported");
+    Fallback::NotShared
+}
 
 /// Checksums that the GPU computes.
 async fn digests_on(

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::armed::Armed;
 use super::fallback::Fallback;
+use super::phases::{Marks, Service};
 use super::rails::Ticket;
 use super::reply::{Moved, Reply, relinquished};
 use super::target::Target;
@@ -76,6 +77,8 @@ pub(crate) struct Settled<M> {
     pub(crate) memory: M,
     pub(crate) ticket: Ticket,
     pub(crate) outcome: Outcome,
+    /// When it came to which point, where its bytes moved.
+    pub(crate) marks: Marks,
 }
 
 /// How it ended.
@@ -114,6 +117,7 @@ async fn drive<M: Target>(
     // The turn ends with the task.
     let Order { ticket, wire, mut call, memory, direction, answer_timeout, turn: _turn } = order;
     let session = Arc::clone(&ticket.session);
+    let mut marks = Marks::begin();
     let mut given_up = pin!(given_up);
     // Opens nothing to anybody yet.
     let held = tokio::select! {
@@ -126,7 +130,7 @@ async fn drive<M: Target>(
     };
     let held = match held {
         Ok(held) => held,
-        Err(error) => return Settled { memory, ticket, outcome: Outcome::Failed(error) },
+        Err(error) => return Settled { memory, ticket, outcome: Outcome::Failed(error), marks },
     };
     let mut holder = Holder::new(session.strength.revoker(), session.race);
     let mut action = holder.on(HolderEvent::Start);
@@ -152,10 +156,11 @@ async fn drive<M: Target>(
             debug_assert_eq!(action, Some(HolderAction::DestroyQp));
             session.fence().await;
             holder.on(HolderEvent::QpDestroyed);
-            return Settled { memory, ticket, outcome: Outcome::Failed(error.into()) };
+            return Settled { memory, ticket, outcome: Outcome::Failed(error.into()), marks };
         }
     };
     let mut seen = Seen::default();
+    marks.lent = Instant::now().into_std();
     action = holder.on(HolderEvent::Bound);
     if action == Some(HolderAction::Send) {
         let token = SessionToken::new(session.id, vec![armed.remote()]);
@@ -181,13 +186,19 @@ async fn drive<M: Target>(
         }
     };
     drop(held);
-    Settled { memory, ticket, outcome: outcome(ending, seen, direction) }
+    marks.dead = Instant::now().into_std();
+    if let (Some(at), Some(Ok(answer))) = (seen.answered, &seen.exchange) {
+        marks.answered = at.into_std();
+        marks.service = Service::of(answer.headers());
+    }
+    Settled { memory, ticket, outcome: outcome(ending, seen, direction), marks }
 }
 
 /// What was seen while the key lived.
 #[derive(Default)]
 struct Seen {
     exchange: Option<Result<Answer, ClientError>>,
+    answered: Option<Instant>,
     broken: Option<LinkError>,
 }
 
@@ -219,7 +230,9 @@ async fn watch<M: Target>(
             answer = &mut exchange, if seen.exchange.is_none() => {
                 let event = HolderEvent::Answer(about_key(&answer));
                 seen.exchange = Some(answer);
-                patience.as_mut().reset(Instant::now() + CONFIRMATION_MAX);
+                let now = Instant::now();
+                seen.answered = Some(now);
+                patience.as_mut().reset(now + CONFIRMATION_MAX);
                 event
             }
             event = &mut given_up => event,

@@ -141,14 +141,14 @@ impl Fetch {
             answer_timeout: rdma.answer_timeout(),
             turn: self.turn.clone(),
         };
-        let Settled { mut memory, ticket, outcome } = transact(order, &self.stop).await;
+        let Settled { mut memory, ticket, outcome, marks } = transact(order, &self.stop).await;
         let result = match outcome {
             Outcome::Moved(answer, moved) => {
                 let landed = self.landed(&answer, &moved, wanted, &memory, state).await;
                 if landed.is_ok() {
                     let travelled = Travelled::past_http::<M>(&ticket, Fallbacks::default());
                     state.direct.moved = Some(travelled);
-                    self.client.rdma().moved(&ticket, moved.bytes);
+                    self.client.rdma().moved(&ticket, moved.bytes, &marks);
                 }
                 landed.map(|()| Step::Done)
             }

@@ -127,11 +127,11 @@ impl Sending<'_> {
             answer_timeout: rdma.answer_timeout(),
             turn: None,
         };
-        let Settled { memory, ticket, outcome } = transact(order, &Stop::default()).await;
+        let Settled { memory, ticket, outcome, marks } = transact(order, &Stop::default()).await;
         let lent = match outcome {
             Outcome::Moved(answer, moved) => {
                 self.verify(&moved, memory.length() as u64)?;
-                rdma.moved(&ticket, moved.bytes);
+                rdma.moved(&ticket, moved.bytes, &marks);
                 let travelled = Travelled::past_http::<M>(&ticket, self.fallbacks);
                 self.meter.add(moved.bytes);
                 Lent::Done(Box::new(answer), travelled)

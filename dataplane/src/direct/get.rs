@@ -45,6 +45,7 @@ pub(super) async fn run<T: Transport>(
 ) -> Result<Tail<T::Batch>, DirectError> {
     let mut reading = start_get(plan, &*needs.store, &needs.pool, turn, &needs.counters).await?;
     let mut cursor = RemoteCursor::new(target);
+    let part_bytes = way.write_bytes_max(target.windows()) as usize;
     let mut hasher = MultiHasher::new(digests);
     let wants_crc64 = digests.contains(ChecksumKind::Crc64Nvme);
     let mut posted = VecDeque::with_capacity(BATCHES_IN_FLIGHT);
@@ -57,8 +58,8 @@ pub(super) async fn run<T: Transport>(
         }
         let mut frame = frame.into_bytes();
         while !frame.is_empty() {
-            // No more than a batch at once: links have limits, and other sessions their turns.
-            let part = frame.split_to(frame.len().min(T::BATCH_BYTES as usize));
+            // Not all at once: links have limits, and other sessions their turns.
+            let part = frame.split_to(frame.len().min(part_bytes));
             batched += part.len() as u64;
             left = left.saturating_sub(part.len() as u64);
             let mut part = reachable(part, way, &needs.pool).await;

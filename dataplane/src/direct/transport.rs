@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_fabric::LinkError;
-use keyway_fabric::ipc::{self, NodeLink};
+use keyway_fabric::ipc::{self, MemoryKind, NodeLink};
 use keyway_fabric::memory::Lease;
 use keyway_fabric::verbs::{self, Link};
 use keyway_proto::{RemoteKey, RemoteWindow};
@@ -22,6 +22,9 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
     const BATCH_BYTES: u64;
     /// Requests after which it is, however small.
     const BATCH_REQUESTS: usize;
+
+    /// The longest write into these windows that is worth its while.
+    fn write_bytes_max(&self, target: &[RemoteWindow]) -> u64;
 
     /// Whether the link's device reaches these bytes where they lie.
     fn reaches(&self, bytes: &Bytes) -> bool;
@@ -81,6 +84,10 @@ impl Transport for VerbsWay {
     /// A quarter of a node's send queue.
     const BATCH_REQUESTS: usize = 32;
 
+    fn write_bytes_max(&self, _: &[RemoteWindow]) -> u64 {
+        Self::BATCH_BYTES
+    }
+
     fn reaches(&self, bytes: &Bytes) -> bool {
         self.domain.covering(bytes).is_some()
     }
@@ -126,6 +133,15 @@ impl Transport for NodeLink {
 
     const BATCH_BYTES: u64 = 4 << 20;
     const BATCH_REQUESTS: usize = 1024;
+
+    /// A GPU's engine is fastest with long copies, and sleeps meanwhile; the host's memory is
+    /// copied by several threads at once.
+    fn write_bytes_max(&self, target: &[RemoteWindow]) -> u64 {
+        match self.kind(target) {
+            MemoryKind::Gpu => 16 << 20,
+            MemoryKind::Host => Self::BATCH_BYTES,
+        }
+    }
 
     fn reaches(&self, _: &Bytes) -> bool {
         true

@@ -134,9 +134,9 @@ impl NodeMemory {
     /// All of it, for pinning.
     pub(crate) fn anchors(&self) -> Vec<Buffers> {
         let leases = self.leases.clone();
-        let mut anchors: Vec<Buffers> = vec![Box::new(move || leases.anchor())];
+        let mut anchors = vec![Buffers::first(move || leases.anchor())];
         if let Some(tier) = self.tier.clone() {
-            anchors.push(Box::new(move || tier.anchor()));
+            anchors.push(Buffers::behind(move || tier.anchor()));
         }
         anchors
     }

@@ -1,6 +1,7 @@
 //! What a node copies together under the keys that it has claimed.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use keyway_proto::key::Direction;
@@ -9,6 +10,8 @@ use keyway_proto::{RemoteKey, RemoteWindow};
 use super::copy::HostCopies;
 use super::gate::Pass;
 use super::node::{Claim, Mapping, State};
+use tokio::task::JoinHandle;
+
 use crate::LinkError;
 use crate::gpu::{CopyBatch, CopyQueue};
 use crate::memory::{DeviceMapping, Lease};
@@ -23,15 +26,28 @@ pub struct Batch {
 
 /// A batch under way.
 pub struct Posted {
-    pub(super) copying: tokio::task::JoinHandle<Result<Vec<Lease>, LinkError>>,
+    pub(super) copying: Copying,
     pub(super) ends: Vec<RemoteKey>,
 }
+
+/// What copies a batch.
+pub(super) enum Copying {
+    /// Nothing any more: it is copied.
+    Done(Result<Vec<Lease>, LinkError>),
+    /// A task, which goes on if nobody waits for it.
+    Task(JoinHandle<Result<Vec<Lease>, LinkError>>),
+}
+
+/// Bytes that are copied where they are asked for: in host memory some 5 µs, and on a GPU's bus
+/// some 10.
+const AT_ONCE_BYTES: usize = 64 << 10;
 
 /// The copies of a batch, as they are put together.
 #[derive(Default)]
 pub(super) struct Copies {
     host: HostCopies,
     gpu: Option<(CopyQueue, CopyBatch)>,
+    bytes: usize,
     /// Dropped when all copies are made.
     passes: Vec<Pass>,
 }
@@ -94,6 +110,7 @@ impl Copies {
         offset: usize,
     ) -> Result<(), LinkError> {
         self.enter(claim);
+        self.bytes += bytes.len();
         match &claim.region.mapping {
             Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
             Mapping::Gpu { mapping, queue } => {
@@ -113,6 +130,7 @@ impl Copies {
     ) -> Result<(), LinkError> {
         let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
         let reached = reached.collect::<Result<Vec<_>, _>>()?;
+        self.bytes += runs.iter().map(|run| run.length as usize).sum::<usize>();
         let mut at = 0;
         match reached.first().map(|(claim, _)| &claim.region.mapping) {
             None => {}
@@ -158,8 +176,20 @@ impl Copies {
         Ok(batch)
     }
 
+    /// Begins the copies. Short ones are made before this returns, without a task to wake.
+    pub(super) fn begin(self) -> Copying {
+        let is_short = self.bytes <= AT_ONCE_BYTES;
+        let mut run = Box::pin(self.run());
+        if is_short
+            && let Poll::Ready(done) = run.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return Copying::Done(done);
+        }
+        Copying::Task(tokio::spawn(run))
+    }
+
     /// Makes the copies, and gives the leases back.
-    pub(super) async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
+    async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
         let mut leases = self.host.run().await;
         if let Some((queue, batch)) = self.gpu {
             let done = queue.submit(batch).await;

@@ -28,7 +28,7 @@ use super::message::{Memory, Message, VERSION};
 use super::table::{Entry, Place, SLOTS_MAX, Table};
 use super::{IpcError, Refusal};
 use crate::LinkError;
-use crate::memory::{DeviceExport, ExportHandle};
+use crate::memory::{DeviceAllocation, DeviceExport, ExportHandle};
 
 /// How soon a key is looked at again whose end nothing has announced, at first and at last.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
@@ -48,6 +48,15 @@ pub enum Export {
     },
     /// An allocation of a GPU's memory.
     Gpu(Arc<DeviceExport>),
+}
+
+/// Which memory an [`Export`] is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportId {
+    /// The memory file, by where it is kept: comparable while it is.
+    Host(usize),
+    /// A GPU's.
+    Gpu(DeviceAllocation),
 }
 
 /// The client's end. Clones share it; the last one's drop ends the link.
@@ -211,31 +220,30 @@ impl Export {
     fn range(&self) -> (u64, u64) {
         match self {
             Self::Host { base, bytes, .. } => (*base, *bytes),
-            Self::Gpu(export) => (export.base, export.bytes),
+            Self::Gpu(export) => (export.allocation.base, export.allocation.bytes),
+        }
+    }
+
+    /// Which memory it is of.
+    pub fn id(&self) -> ExportId {
+        match self {
+            Self::Host { file, .. } => ExportId::Host(Arc::as_ptr(file) as usize),
+            Self::Gpu(export) => ExportId::Gpu(export.allocation),
         }
     }
 }
 
 impl SharedRegion {
-    /// Whether it is what `export` names, and not other memory that lies at the same address
-    /// since.
-    pub fn is_of(&self, export: &Export) -> bool {
-        match (&self.export, export) {
-            (Export::Host { file, .. }, Export::Host { file: other, .. }) => {
-                Arc::ptr_eq(file, other)
-            }
-            (Export::Gpu(ours), Export::Gpu(other)) => {
-                (ours.gpu, ours.base, ours.id) == (other.gpu, other.base, other.id)
-            }
-            _ => false,
-        }
+    /// Which memory it is of.
+    pub fn id(&self) -> ExportId {
+        self.export.id()
     }
 
     /// Whether the allocation is still there; `None` for host memory, whose owner knows.
     pub fn is_current(&self) -> Option<bool> {
         match &self.export {
             Export::Host { .. } => None,
-            Export::Gpu(export) => Some(export.is_current()),
+            Export::Gpu(export) => Some(export.allocation.is_current()),
         }
     }
 
@@ -460,10 +468,10 @@ async fn carry_out(
                 Export::Host { file, .. } => (Memory::Host, Some(file.as_fd())),
                 Export::Gpu(export) => match &export.handle {
                     ExportHandle::Ipc(handle) => {
-                        (Memory::GpuIpc { gpu: export.gpu.0, handle: *handle }, None)
+                        (Memory::GpuIpc { gpu: export.allocation.gpu.0, handle: *handle }, None)
                     }
                     ExportHandle::Vmm(file) => {
-                        (Memory::GpuFile { gpu: export.gpu.0 }, Some(file.as_fd()))
+                        (Memory::GpuFile { gpu: export.allocation.gpu.0 }, Some(file.as_fd()))
                     }
                 },
             };

@@ -36,7 +36,7 @@ use std::io;
 use keyway_proto::HostId;
 
 pub use batch::{Batch, Landed, Posted};
-pub use client::{Armed, ClientLink, Export, SharedRegion};
+pub use client::{Armed, ClientLink, Export, ExportId, SharedRegion};
 pub use door::{DoorListener, Visitor};
 pub use gpus::{Buffers, NodeGpus};
 pub use message::Refusal;

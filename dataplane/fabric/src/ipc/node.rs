@@ -16,7 +16,7 @@ use keyway_proto::{RemoteKey, RemoteWindow};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::batch::{Batch, Copies, Landed, Posted};
+use super::batch::{Batch, Copies, Copying, Landed, Posted};
 use super::channel::Channel;
 use super::gate::Gate;
 use super::gpus::NodeGpus;
@@ -132,11 +132,12 @@ impl NodeLink {
                 return Err(error);
             }
         }
-        let is_gpu = |window: &RemoteWindow| {
-            let claim = state.claims.get(&window.key);
-            claim.is_some_and(|claim| matches!(claim.region.mapping, Mapping::Gpu { .. }))
-        };
-        Ok(if windows.iter().any(is_gpu) { MemoryKind::Gpu } else { MemoryKind::Host })
+        Ok(state.kind(windows))
+    }
+
+    /// What memory claimed keys open.
+    pub fn kind(&self, windows: &[RemoteWindow]) -> MemoryKind {
+        self.shared.state.lock().kind(windows)
     }
 
     /// Begins a batch.
@@ -162,7 +163,7 @@ impl NodeLink {
                 copies.read(&state, lease, &runs)?;
             }
         }
-        Ok(Posted { copying: tokio::spawn(copies.run()), ends })
+        Ok(Posted { copying: copies.begin(), ends })
     }
 
     /// Waits until a batch is copied and its keys have ended.
@@ -171,8 +172,10 @@ impl NodeLink {
     /// [`LinkError::Closed`] when the runtime ends.
     pub async fn landed(&self, posted: Posted) -> Result<Landed, LinkError> {
         let Posted { copying, ends } = posted;
-        let leases = copying.await.map_err(|_| LinkError::Closed)?;
-        let leases = leases?;
+        let leases = match copying {
+            Copying::Done(copied) => copied?,
+            Copying::Task(task) => task.await.map_err(|_| LinkError::Closed)??,
+        };
         for key in ends {
             self.shared.end_key(key).await;
         }
@@ -257,6 +260,14 @@ impl Shared {
 }
 
 impl State {
+    fn kind(&self, windows: &[RemoteWindow]) -> MemoryKind {
+        let is_gpu = |window: &RemoteWindow| {
+            let claim = self.claims.get(&window.key);
+            claim.is_some_and(|claim| matches!(claim.region.mapping, Mapping::Gpu { .. }))
+        };
+        if windows.iter().any(is_gpu) { MemoryKind::Gpu } else { MemoryKind::Host }
+    }
+
     /// Where in its mapping a window lies that a claimed key opens.
     pub(super) fn reach(
         &self,

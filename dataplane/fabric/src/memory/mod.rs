@@ -24,7 +24,8 @@ pub use crate::gpu::{
 };
 pub use arena::{Arena, ArenaStats, EXTENT_BYTES_MAX, Extent};
 pub use device::{
-    DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut, ExportHandle,
+    DeviceAllocation, DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut,
+    ExportHandle,
 };
 pub use host::{HostBuffer, HostSlice, HostSliceMut};
 pub use lends::LendError;

@@ -205,6 +205,22 @@ impl Anchor {
         self.bytes
     }
 
+    /// The same memory in pieces of so many bytes, the last maybe shorter. Device memory stays
+    /// whole.
+    pub(crate) fn pieces(self, bytes: usize) -> Vec<Self> {
+        if self.is_of_device() {
+            return vec![self];
+        }
+        let Self { address, bytes: all, owner, .. } = self;
+        let piece = |at: usize| Self {
+            address: address + at as u64,
+            bytes: bytes.min(all - at),
+            dma_buf: None,
+            owner: Arc::clone(&owner),
+        };
+        (0..all).step_by(bytes.max(1)).map(piece).collect()
+    }
+
     /// What keeps the memory mapped.
     pub(crate) fn into_owner(self) -> Arc<dyn Any + Send + Sync> {
         self.owner

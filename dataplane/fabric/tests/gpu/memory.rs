@@ -74,7 +74,10 @@ fn foreign_memory_is_adopted() {
     let scattered = buffer.slice(piece - 20..piece + 20).unwrap().export();
     assert!(matches!(scattered, Err(GpuError::Scattered)), "{scattered:?}");
     let export = buffer.slice(piece..piece + 20).unwrap().export().unwrap();
-    assert_eq!((export.base, export.bytes), (mapped + piece as u64, piece as u64));
+    assert_eq!(
+        (export.allocation.base, export.allocation.bytes),
+        (mapped + piece as u64, piece as u64)
+    );
     assert!(matches!(export.handle, ExportHandle::Vmm(_)));
     drop((part, buffer));
     raw.free(address);

@@ -123,9 +123,10 @@ fn another_process_reads_and_writes_what_was_exported() {
         buffer.write(offset, &noise(10_000, 9)).unwrap();
         let slice = buffer.slice(offset..offset + 20_000).unwrap();
         let export = slice.export().unwrap();
-        let within = slice.address() - export.base;
+        let within = slice.address() - export.allocation.base;
         assert_eq!(within, 1000, "each piece of physical memory has an export of its own");
-        let mut order = format!("map:{}:{}:{within}", hex(&export.gpu.0), export.bytes);
+        let mut order =
+            format!("map:{}:{}:{within}", hex(&export.allocation.gpu.0), export.allocation.bytes);
         let input = match export.handle {
             ExportHandle::Ipc(handle) => {
                 order += &format!(":{}", hex(&handle));
@@ -151,7 +152,7 @@ fn the_exporter_cannot_map_its_own() {
     let Some(gpu) = gpu() else { return };
     let mut buffer = DeviceBuffer::alloc(&gpu, 4096).unwrap();
     let export = buffer.slice(..).unwrap().export().unwrap();
-    let opened = DeviceMapping::open(&gpu, &export.handle, export.bytes);
+    let opened = DeviceMapping::open(&gpu, &export.handle, export.allocation.bytes);
     println!("{opened:?}");
     assert!(opened.is_err_and(|error| !error.is_lost()));
 }

@@ -1,5 +1,7 @@
 //! The headers that answer a token.
 
+use std::time::Duration;
+
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use keyway_proto::NodeId;
@@ -15,6 +17,7 @@ const BYTES: HeaderName = HeaderName::from_static("x-amz-rdma-bytes-transferred"
 const PATH: HeaderName = HeaderName::from_static("x-keyway-rdma-path");
 const STRENGTH: HeaderName = HeaderName::from_static("x-keyway-rdma-strength");
 const CHECKSUM: HeaderName = HeaderName::from_static("x-keyway-rdma-checksum");
+const TIMING: HeaderName = HeaderName::from_static("server-timing");
 const NODE: HeaderName = HeaderName::from_static("x-keyway-node");
 
 impl Moved {
@@ -28,6 +31,14 @@ impl Moved {
         let checksum = format!("crc64nvme={}", self.checksum.to_base64());
         if let Ok(value) = HeaderValue::try_from(checksum) {
             headers.insert(CHECKSUM, value);
+        }
+        // In milliseconds, as W3C's Server Timing has it: all of the request, and the node's part.
+        let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        let (all, node) = (ms(self.since.elapsed()), ms(self.node_took));
+        if let Ok(value) =
+            HeaderValue::try_from(format!("gateway;dur={all:.3}, node;dur={node:.3}"))
+        {
+            headers.insert(TIMING, value);
         }
     }
 }

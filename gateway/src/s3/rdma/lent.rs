@@ -5,6 +5,7 @@
 //! grant leaves until the node's word is there, nobody knows.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request};
 use keyway_proto::key::Relinquished;
@@ -17,7 +18,11 @@ const KEY: HeaderName = HeaderName::from_static("x-keyway-rdma-key");
 
 /// What became of a request's key.
 #[derive(Clone)]
-pub(in crate::s3) struct Lent(Arc<Mutex<Relinquished>>);
+pub(in crate::s3) struct Lent {
+    key: Arc<Mutex<Relinquished>>,
+    /// When the request came.
+    since: Instant,
+}
 
 impl Lent {
     /// Begins to watch over a request that carries a token; `None` for all others. From here on
@@ -31,7 +36,8 @@ impl Lent {
         if values.by_ref().map(|(_, value)| value.set_sensitive(true)).count() == 0 {
             return None;
         }
-        let lent = Self(Arc::new(Mutex::new(Relinquished::Quiet)));
+        let key = Arc::new(Mutex::new(Relinquished::Quiet));
+        let lent = Self { key, since: Instant::now() };
         request.extensions_mut().insert(lent.clone());
         Some(lent)
     }
@@ -43,22 +49,27 @@ impl Lent {
 
     /// A grant is about to leave.
     pub(super) fn lend(&self) {
-        *self.0.lock() = Relinquished::Unknown;
+        *self.key.lock() = Relinquished::Unknown;
+    }
+
+    /// When the request came.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     /// The node's word.
     pub(super) fn settle(&self, key: Relinquished) {
-        *self.0.lock() = key;
+        *self.key.lock() = key;
     }
 
     /// Whether the key may be lent again: no node knows it, or none will use it.
     pub(in crate::s3) fn is_quiet(&self) -> bool {
-        *self.0.lock() == Relinquished::Quiet
+        *self.key.lock() == Relinquished::Quiet
     }
 
     /// Tells it in an answer.
     pub(in crate::s3) fn tell(&self, headers: &mut HeaderMap) {
-        headers.insert(KEY, HeaderValue::from_static(self.0.lock().as_str()));
+        headers.insert(KEY, HeaderValue::from_static(self.key.lock().as_str()));
     }
 }
 

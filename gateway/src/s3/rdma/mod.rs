@@ -23,6 +23,8 @@ mod read;
 mod token;
 mod write;
 
+use std::time::{Duration, Instant};
+
 use keyway_auth::Principal;
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::{
@@ -52,6 +54,8 @@ pub(super) struct Moved {
     path: TransferPath,
     strength: KeyStrength,
     checksum: Checksum,
+    since: Instant,
+    node_took: Duration,
 }
 
 /// Has the session's node move the bytes.
@@ -71,7 +75,9 @@ async fn transfer(
     let plan = DirectPlan { owner: owner(caller), target: offered.token.clone(), work };
     let length = plan.length();
     offered.lent.lend();
+    let asked_at = Instant::now();
     let transferred = core.grants.transfer(&plan, core.clock.now().0).await;
+    let node_took = asked_at.elapsed();
     offered.lent.settle(transferred.key);
     let path = transferred.moved.as_ref().ok().map(|receipt| receipt.path);
     core.direct_counts.count_transfer(path, transferred.key);
@@ -92,6 +98,8 @@ async fn transfer(
         path: receipt.path,
         strength: receipt.strength,
         checksum: etag::required(&receipt.digests, ChecksumKind::Crc64Nvme)?,
+        since: offered.lent.since(),
+        node_took,
     };
     Ok((moved, receipt.digests))
 }

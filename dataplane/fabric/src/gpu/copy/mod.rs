@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 
 use super::GpuError;
 use super::device::Gpu;
+use worker::SHORT_BYTES;
 
 /// Longest that a task looks for the answer to a short batch itself. The engine has it after
 /// 7 µs; to sleep and be woken costs the task some 5 µs, and the engine a system call.
@@ -118,7 +119,8 @@ impl CopyQueue {
     }
 
     /// The checksum of bytes as they lie in the GPU's memory: CRC-32, CRC-32C or CRC-64/NVME.
-    /// `keep` is held until the GPU is done. Waits for no copy: digest what has landed.
+    /// `keep` is held until the GPU is done. Waits for no copy: digest what has landed. The task
+    /// looks for the answer itself where it will come soon, as with a short batch.
     ///
     /// # Errors
     /// [`GpuError::NotDeviceMemory`] and its like, [`GpuError::OutOfRange`],
@@ -130,13 +132,18 @@ impl CopyQueue {
         bytes: u64,
         keep: Arc<dyn Any + Send + Sync>,
     ) -> impl Future<Output = Result<Checksum, GpuError>> + Send + 'static {
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
+        let quick = self.engine.is_quick() && bytes <= SHORT_BYTES;
+        let look_until = quick.then(|| Instant::now() + LOOK_MAX);
         let digest = Digest { kind, address, bytes, keep };
         let sent = self.engine.send(|slot| Command::Digest { digest, reply, slot });
         let engine = Arc::clone(&self.engine);
         async move {
             let _engine = engine;
             sent.await;
+            if let Some(found) = look_until.and_then(|until| soon(&mut answer, until)) {
+                return found;
+            }
             answer.await.unwrap_or(Err(GpuError::Closed))
         }
     }
@@ -160,7 +167,7 @@ impl CopyQueue {
 }
 
 /// The answer, if it comes until then.
-fn soon(answer: &mut oneshot::Receiver<CopyDone>, until: Instant) -> Option<CopyDone> {
+fn soon<T>(answer: &mut oneshot::Receiver<T>, until: Instant) -> Option<T> {
     while Instant::now() < until {
         match answer.try_recv() {
             Ok(done) => return Some(done),

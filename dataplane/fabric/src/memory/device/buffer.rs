@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use super::{DeviceExport, dma_buf};
+use super::{DeviceAllocation, DeviceExport, dma_buf};
 use crate::gpu::device::{Gpu, released};
 use crate::gpu::{GpuError, pointer};
 use crate::memory::lends::LendError;
@@ -246,6 +246,14 @@ impl DeviceSliceMut {
         dma_buf::anchor(self.gpu(), self.address(), self.len(), self.backing())
     }
 
+    /// The allocation that the slice lies in.
+    ///
+    /// # Errors
+    /// [`GpuError::Scattered`], [`GpuError::Freed`].
+    pub fn allocation(&self) -> Result<DeviceAllocation, GpuError> {
+        DeviceAllocation::of(self.gpu(), self.address(), self.len() as u64)
+    }
+
     /// What another process needs to map the allocation that the slice lies in.
     ///
     /// # Errors
@@ -318,6 +326,14 @@ impl DeviceSlice {
     /// [`GpuError::Scattered`].
     pub fn exact_anchor(&self) -> Result<Anchor, GpuError> {
         dma_buf::anchor(self.gpu(), self.address(), self.len(), self.backing())
+    }
+
+    /// The allocation that the slice lies in.
+    ///
+    /// # Errors
+    /// [`GpuError::Scattered`], [`GpuError::Freed`].
+    pub fn allocation(&self) -> Result<DeviceAllocation, GpuError> {
+        DeviceAllocation::of(self.gpu(), self.address(), self.len() as u64)
     }
 
     /// What another process needs to map the allocation that the slice lies in.

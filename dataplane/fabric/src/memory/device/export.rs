@@ -15,19 +15,27 @@ use std::sync::Arc;
 
 use keyway_sys::cuda::abi::{self, AllocationHandle, IpcMemHandle};
 
+use crate::gpu::GpuError;
 use crate::gpu::device::{Gpu, GpuUuid, released};
-use crate::gpu::{GpuError, pointer};
+use crate::gpu::pointer::{self, Pointed};
+
+/// An allocation of a GPU's memory, and not another one that lies at its address later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAllocation {
+    /// The GPU whose memory it is.
+    pub gpu: GpuUuid,
+    /// Its address in this process.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its number in this process, never used for another one.
+    pub id: u64,
+}
 
 /// An allocation, as another process gets to know it.
 pub struct DeviceExport {
-    /// The GPU whose memory it is.
-    pub gpu: GpuUuid,
-    /// The allocation's address in the process that exports it.
-    pub base: u64,
-    /// Bytes of the allocation.
-    pub bytes: u64,
-    /// The allocation's number in the process that exports it, never used for another one.
-    pub id: u64,
+    /// Which one.
+    pub allocation: DeviceAllocation,
     /// What opens it.
     pub handle: ExportHandle,
 }
@@ -40,15 +48,37 @@ pub enum ExportHandle {
     Vmm(OwnedFd),
 }
 
+impl DeviceAllocation {
+    /// The allocation around a range. Asks the driver, which takes a microsecond.
+    pub(super) fn of(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> Result<Self, GpuError> {
+        around(gpu, address, bytes).map(|(allocation, _)| allocation)
+    }
+
+    /// Whether it is still there, by what the driver says of its address.
+    pub fn is_current(&self) -> bool {
+        let Ok(gpu) = Gpu::by_uuid(self.gpu) else { return false };
+        pointer::describe(gpu.cuda(), self.base).is_ok_and(|found| found.id == self.id)
+    }
+}
+
+fn around(
+    gpu: &Arc<Gpu>,
+    address: u64,
+    bytes: u64,
+) -> Result<(DeviceAllocation, Pointed), GpuError> {
+    let found = pointer::describe(gpu.cuda(), address)?;
+    if address - found.base + bytes > found.bytes {
+        return Err(GpuError::Scattered);
+    }
+    let Pointed { base, bytes, id, .. } = found;
+    Ok((DeviceAllocation { gpu: gpu.uuid(), base, bytes, id }, found))
+}
+
 impl DeviceExport {
-    /// Exports the allocation around a range. The driver keeps one handle per allocation, so
-    /// asking again costs microseconds.
+    /// Exports the allocation around a range.
     pub(super) fn of(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> Result<Self, GpuError> {
         let cuda = gpu.cuda();
-        let found = pointer::describe(cuda, address)?;
-        if address - found.base + bytes > found.bytes {
-            return Err(GpuError::Scattered);
-        }
+        let (allocation, found) = around(gpu, address, bytes)?;
         let _current = gpu.enter()?;
         let handle = if found.legacy {
             let mut handle = IpcMemHandle { reserved: [0; 64] };
@@ -58,16 +88,7 @@ impl DeviceExport {
         } else {
             ExportHandle::Vmm(descriptor(gpu, found.base)?)
         };
-        let (base, bytes, id) = (found.base, found.bytes, found.id);
-        Ok(Self { gpu: gpu.uuid(), base, bytes, id, handle })
-    }
-}
-
-impl DeviceExport {
-    /// Whether the allocation is still there, by what the driver says of its address.
-    pub fn is_current(&self) -> bool {
-        let Ok(gpu) = Gpu::by_uuid(self.gpu) else { return false };
-        pointer::describe(gpu.cuda(), self.base).is_ok_and(|found| found.id == self.id)
+        Ok(Self { allocation, handle })
     }
 }
 
@@ -101,10 +122,7 @@ fn descriptor(gpu: &Gpu, address: u64) -> Result<OwnedFd, GpuError> {
 
 impl fmt::Debug for DeviceExport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceExport")
-            .field("gpu", &self.gpu)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
+        f.debug_struct("DeviceExport").field("allocation", &self.allocation).finish_non_exhaustive()
     }
 }
 

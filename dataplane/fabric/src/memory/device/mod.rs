@@ -15,5 +15,5 @@ mod export;
 mod mapping;
 
 pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut};
-pub use export::{DeviceExport, ExportHandle};
+pub use export::{DeviceAllocation, DeviceExport, ExportHandle};
 pub use mapping::DeviceMapping;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use keyway_client::Client;
+use keyway_client::{Client, Phases};
 use keyway_proto::{KeyStrength, TransferPath};
 
 use super::histogram::Histogram;
@@ -93,6 +93,8 @@ pub(super) struct Measured {
     pub(super) client_cpu: Duration,
     pub(super) server_cpu: Option<Duration>,
     pub(super) server_peak_bytes: Option<u64>,
+    /// Where the time of transfers past HTTP went.
+    pub(super) phases: Phases,
 }
 
 /// Keys of a listing bucket.
@@ -119,12 +121,13 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
     // Costs are counted from the end of the warm-up until the last answer.
     let before = async {
         tokio::time::sleep_until(begin.into()).await;
-        anyhow::Ok((ProcessTime::own()?, target.server_pid.map(ProcessTime::of).transpose()?))
+        let server = target.server_pid.map(ProcessTime::of).transpose()?;
+        anyhow::Ok((ProcessTime::own()?, server, target.client.rdma_stats().phases))
     };
     let tasks = workers.into_iter().map(|worker| tokio::spawn(worker.run(begin, end)));
     let tasks = try_join_all(tasks.collect::<Vec<_>>());
     let (tallies, before) = tokio::join!(tasks, before);
-    let (own, server) = before?;
+    let (own, server, phases) = before?;
     let elapsed = begin.elapsed();
     let client_cpu = ProcessTime::own()?.since(own);
     let server_cpu = match (target.server_pid, server) {
@@ -147,6 +150,7 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
         client_cpu,
         server_cpu,
         server_peak_bytes: target.server_pid.map(usage::peak_memory_bytes).transpose()?,
+        phases: target.client.rdma_stats().phases.since(&phases),
     };
     let mut travelled = None;
     for tally in tallies? {

@@ -217,6 +217,9 @@ impl Args {
             output::line(&measured.json().to_string());
         } else {
             output::line(&format!("{}: {}", measured.target, measured.gdsio()));
+            if let Some(breakdown) = measured.breakdown() {
+                output::line(&breakdown);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What was measured, in three forms: gdsio's line, JSON, and a table beside peers.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -75,6 +76,7 @@ impl Measured {
             "mean_us": self.latencies.mean_us(),
             "p50_us": self.latencies.quantile_us(0.5),
             "p99_us": self.latencies.quantile_us(0.99),
+            "phases_us": self.mean_phases().map(|parts| parts.into_iter().collect::<HashMap<_, _>>()),
             "bytes": self.bytes,
             "verified_bytes": self.verified_bytes,
             "client_cpu_us_per_op": self.cpu_us_per_op(self.client_cpu),
@@ -85,6 +87,21 @@ impl Measured {
             "server_cpu_seconds_per_gib": self.server_cpu.and_then(per_gib),
             "server_peak_rss_mib": self.server_peak_bytes.map(|bytes| bytes as f64 / MIB),
         })
+    }
+
+    /// Where a transfer's time went, in µs on average; none where all went over HTTP.
+    fn mean_phases(&self) -> Option<Vec<(&'static str, f64)>> {
+        let transfers = self.phases.transfers;
+        let mean = |time: Duration| time.as_secs_f64() * 1e6 / transfers as f64;
+        let parts = self.phases.parts().into_iter().map(|(name, time)| (name, mean(time)));
+        (transfers > 0).then(|| parts.collect())
+    }
+
+    /// The same as a line.
+    pub(super) fn breakdown(&self) -> Option<String> {
+        let parts = self.mean_phases()?;
+        let parts: Vec<_> = parts.iter().map(|(name, us)| format!("{name} {us:.0}")).collect();
+        Some(format!("of a transfer, µs on average: {}", parts.join(", ")))
     }
 
     /// What a cell is called.
