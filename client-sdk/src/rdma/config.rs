@@ -20,8 +20,8 @@ pub struct RdmaConfig {
     pub windows: u32,
     /// Smaller bodies travel over HTTP, which is quicker for them, unless RDMA is required.
     pub min_bytes: u64,
-    /// The same for a GPU's memory and a node of this host: two processes take turns on a GPU,
-    /// and each turn is a quarter of a millisecond.
+    /// The same for a GPU's memory and a node of this host: where two processes have work on a
+    /// GPU they may have to take turns, a quarter of a millisecond each.
     pub local_gpu_min_bytes: u64,
     /// Keys weaker than this are not used.
     pub strength_min: KeyStrength,

@@ -86,8 +86,7 @@ __device__ static inline void granule(const u8 *body, long long at, u32 skip, u6
     }
 }
 
-// Adds the CRC of data[0..bytes], without initial value and final complement, to `result`; a single
-// block writes it there, which may be host memory.
+// Adds the CRC of data[0..bytes], without initial value and final complement, to `result`.
 // Block e takes the rows_per_block rows that end e * rows_per_block rows before the end.
 extern "C" __global__ void __launch_bounds__(THREADS, 6)
 keyway_digest(const u8 *data, u64 bytes, u64 rows_per_block, const __grid_constant__ Modulus m,
@@ -177,11 +176,7 @@ keyway_digest(const u8 *data, u64 bytes, u64 rows_per_block, const __grid_consta
             }
             sum ^= crc;
         }
-        if (gridDim.x == 1) {
-            *result = sum;
-        } else {
-            atomicXor(result, sum);
-        }
+        atomicXor(result, sum);
     }
 }
 

@@ -70,8 +70,7 @@ impl Tables {
     }
 }
 
-/// Where digests leave their results: in pinned memory, by way of the device where several blocks
-/// add to one.
+/// Where digests leave their results: in the device, and copied from there to pinned memory.
 pub(super) struct Results {
     device: DeviceBuffer,
     _pinned: Pinned,
@@ -94,13 +93,7 @@ impl Results {
         self.free.push(slot);
     }
 
-    /// Where the result is read.
-    pub(super) fn host_address(&self, slot: usize) -> Result<u64, GpuError> {
-        let host = self.host.bytes().map_err(|_| GpuError::Closed)?;
-        Ok(host[slot * RESULT_BYTES..].as_ptr() as u64)
-    }
-
-    /// Where the kernel is to leave the result that [`fetch`](Self::fetch) brings over.
+    /// Where the kernel is to leave the result.
     pub(super) fn device_address(&self, slot: usize) -> u64 {
         self.device.address() + (slot * RESULT_BYTES) as u64
     }
@@ -110,7 +103,8 @@ impl Results {
     /// # Safety
     /// The context is current and the stream of it.
     pub(super) unsafe fn fetch(&self, slot: usize, stream: abi::Stream) -> Result<(), GpuError> {
-        let to = self.host_address(slot)? as *mut c_void;
+        let host = self.host.bytes().map_err(|_| GpuError::Closed)?;
+        let to = host[slot * RESULT_BYTES..].as_ptr().cast::<c_void>().cast_mut();
         let from = self.device_address(slot);
         // SAFETY: eight bytes on both sides, which live as long as the engine; nobody reads the
         // host's before the stream is through.
@@ -120,7 +114,7 @@ impl Results {
         Ok(())
     }
 
-    /// The result that was brought over, or written here.
+    /// The result that was brought over.
     pub(super) fn value(&self, slot: usize) -> u64 {
         let Ok(host) = self.host.bytes() else { return 0 };
         // SAFETY: eight bytes of the buffer's, aligned; volatile, since the GPU wrote them.

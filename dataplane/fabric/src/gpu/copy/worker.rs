@@ -319,20 +319,13 @@ impl Worker {
         let taken = results.take().ok_or(GpuError::Closed)?;
         *result = Some(taken);
         let lane = self.lanes.of_digest();
-        let stream = self.lanes.stream(lane);
-        let range = (digest.address, digest.bytes);
+        let (address, stream) = (results.device_address(taken), self.lanes.stream(lane));
         load(lanes, lane, digest.bytes);
-        if self.gpu.limits().host_addresses && kernels.is_alone(&self.gpu, range) {
-            let address = results.host_address(taken)?;
-            // SAFETY: as below; the GPU reaches the results, which are pinned.
-            unsafe { kernels.digest(&self.gpu, digest.kind, range, address, stream) }?;
-            return Ok(());
-        }
-        let address = results.device_address(taken);
         // SAFETY: the context is current; the range was just found to be allocated and is kept
         // by the flight; the result's place is this digest's alone until the flight ends.
         unsafe {
             self.gpu.cuda().memset_async(address, 0, size_of::<u64>(), stream)?;
+            let range = (digest.address, digest.bytes);
             kernels.digest(&self.gpu, digest.kind, range, address, stream)?;
             results.fetch(taken, stream)
         }

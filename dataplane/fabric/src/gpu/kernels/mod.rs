@@ -92,18 +92,11 @@ impl Kernels {
         }
     }
 
-    /// Whether one block digests the range: then it writes its result, wherever that is.
-    pub(super) fn is_alone(&self, gpu: &Gpu, range: (u64, u64)) -> bool {
-        digest_grid(gpu, range).0 == 1
-    }
-
-    /// Adds the checksum of a range, as a bare remainder, to the number at `result`, or writes
-    /// it there when one block does all.
+    /// Adds the checksum of a range, as a bare remainder, to the number at `result`.
     ///
     /// # Safety
-    /// The context is current and the stream of it; the range stays allocated device memory until
-    /// the kernel is done, and so do the eight bytes at `result`, which may be pinned host memory
-    /// that the GPU reaches where one block does all.
+    /// The context is current and the stream of it; the range and the eight bytes at `result`
+    /// stay allocated device memory until the kernel is done.
     pub(super) unsafe fn digest(
         &self,
         gpu: &Gpu,
@@ -114,7 +107,10 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let Some(modulus) = of_kind(kind) else { return Ok(()) };
         let (address, bytes) = range;
-        let (blocks, rows_per_block) = digest_grid(gpu, range);
+        let rows = ((address % 16 + bytes) / 16).div_ceil(u64::from(THREADS));
+        let blocks_max = u64::from(gpu.limits().multiprocessors) * DIGEST_BLOCKS;
+        let rows_per_block = rows.div_ceil(blocks_max).max(DIGEST_ROWS_MIN);
+        let blocks = rows.div_ceil(rows_per_block).max(1) as u32;
         let mut parameters = [
             (&raw const address).cast::<c_void>().cast_mut(),
             (&raw const bytes).cast::<c_void>().cast_mut(),
@@ -183,14 +179,6 @@ impl Kernels {
             released(error, "a GPU's kernels");
         }
     }
-}
-
-/// The blocks that digest a range, and the rows of each.
-fn digest_grid(gpu: &Gpu, (address, bytes): (u64, u64)) -> (u32, u64) {
-    let rows = ((address % 16 + bytes) / 16).div_ceil(u64::from(THREADS));
-    let blocks_max = u64::from(gpu.limits().multiprocessors) * DIGEST_BLOCKS;
-    let rows_per_block = rows.div_ceil(blocks_max).max(DIGEST_ROWS_MIN);
-    (rows.div_ceil(rows_per_block).max(1) as u32, rows_per_block)
 }
 
 /// Whether kernels digest this kind.
