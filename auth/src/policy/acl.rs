@@ -171,8 +171,7 @@ impl AclRequest<'_> {
         if public && block.block_public_acls {
             return Err(AclError::Public);
         }
-        let owners =
-            Grant { grantee: Grantee::Tenant(owner), permission: Permission::FullControl };
+        let owners = Grant { grantee: Grantee::Tenant(owner), permission: Permission::FullControl };
         let plain = canned.is_none_or(CannedAcl::is_the_owners)
             && self.grants.iter().all(|grant| *grant == owners);
         if plain { Ok(()) } else { Err(AclError::NotSupported) }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use keyway_proto::TenantId;
 
+use super::Policy;
 use super::action::Action;
 use super::key::{Key, KeyRef};
 use super::principal::{self, Caller, Naming};
@@ -14,7 +15,6 @@ use super::public::PublicAccessBlock;
 use super::resource::Resource;
 use super::statement::Verdict;
 use super::value::{Context, Value};
-use super::Policy;
 
 /// A question: may this caller do this to that?
 #[derive(Debug, Clone, Copy)]
@@ -160,11 +160,8 @@ pub fn evaluate<'p>(request: &Request<'_>, policies: &Policies<'p>) -> Decision<
     let mut bucket = None;
     if let Some(policy) = policies.bucket {
         let verdict = Verdict::of(&policy.statements, request);
-        let refer = |number| StatementRef {
-            source: Source::Bucket,
-            number,
-            sid: policy.sid(number),
-        };
+        let refer =
+            |number| StatementRef { source: Source::Bucket, number, sid: policy.sid(number) };
         if let Some(number) = verdict.deny
             && !(own && caller.is_root() && mends_a_policy(request.action))
         {
@@ -220,8 +217,7 @@ fn ask<'p>(
     let mut allowed = None;
     for (at, policy) in policies.iter().enumerate() {
         let verdict = Verdict::of(&policy.statements, request);
-        let refer =
-            |number| StatementRef { source: source(at), number, sid: policy.sid(number) };
+        let refer = |number| StatementRef { source: source(at), number, sid: policy.sid(number) };
         if let Some(number) = verdict.deny {
             return Err(refer(number));
         }

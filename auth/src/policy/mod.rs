@@ -38,7 +38,9 @@ use keyway_proto::BucketName;
 pub use acl::{AclError, AclRequest, CannedAcl, Grant, Grantee, Permission};
 pub use action::{Action, ActionSet, Level};
 pub use error::{Flaw, Place, PolicyError};
-pub use evaluate::{AllowedBy, Decision, DeniedBy, Policies, Request, Source, StatementRef, evaluate};
+pub use evaluate::{
+    AllowedBy, Decision, DeniedBy, Policies, Request, Source, StatementRef, evaluate,
+};
 pub use key::{Key, KeyRef, KeyType, TagKey};
 pub use operation::{Need, On, Operation, Traits};
 pub use principal::{Caller, PrincipalRef};

@@ -366,10 +366,7 @@ mod tests {
         let bypass = Traits { bypass_governance: true, ..version };
         assert_eq!(
             needs("DeleteObject", bypass),
-            [
-                ("s3:DeleteObjectVersion", On::Object),
-                ("s3:BypassGovernanceRetention", On::Object)
-            ]
+            [("s3:DeleteObjectVersion", On::Object), ("s3:BypassGovernanceRetention", On::Object)]
         );
     }
 

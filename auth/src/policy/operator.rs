@@ -17,7 +17,10 @@ pub(super) enum Quantifier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// Texts; `fold` when upper and lower case are one, `like` when wildcards stand for others.
-    Text { fold: bool, like: bool },
+    Text {
+        fold: bool,
+        like: bool,
+    },
     Number(Order),
     Date(Order),
     Bool,

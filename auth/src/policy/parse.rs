@@ -150,7 +150,8 @@ impl Reader<'_> {
     }
 
     fn effect(&self) -> Result<Effect, PolicyError> {
-        let json = find(self.elements, "Effect").ok_or_else(|| self.error("Effect", Flaw::Missing))?;
+        let json =
+            find(self.elements, "Effect").ok_or_else(|| self.error("Effect", Flaw::Missing))?;
         match json.text() {
             Some("Allow") => Ok(Effect::Allow),
             Some("Deny") => Ok(Effect::Deny),

@@ -334,9 +334,7 @@ impl Segment {
     fn find_in<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Self::Plain(plain) => text.find(&**plain).map(|at| &text[at + plain.len()..]),
-            Self::Holes(_) => {
-                text.char_indices().find_map(|(at, _)| self.strip_from(&text[at..]))
-            }
+            Self::Holes(_) => text.char_indices().find_map(|(at, _)| self.strip_from(&text[at..])),
         }
     }
 }
@@ -404,10 +402,9 @@ mod tests {
         assert_eq!(parse("${*}${?}${$}"), Ok(vec![Piece::Text("*?$".into())]));
         assert_eq!(parse("$x{}"), Ok(vec![Piece::Text("$x{}".into())]));
         let pieces = parse("a${aws:username, 'no one'}*").expect("parses");
-        assert!(
-            matches!(&pieces[1], Piece::Variable(v) if v.default.as_deref() == Some("no one"))
-        );
-        for bad in ["${", "${aws:username", "${aws:nothing}", "${aws:TagKeys}", "${aws:username,x}"] {
+        assert!(matches!(&pieces[1], Piece::Variable(v) if v.default.as_deref() == Some("no one")));
+        for bad in ["${", "${aws:username", "${aws:nothing}", "${aws:TagKeys}", "${aws:username,x}"]
+        {
             assert!(matches!(parse(bad), Err(Flaw::Variable(_))), "{bad}");
         }
         assert_eq!(

@@ -193,9 +193,9 @@ impl PrincipalRef {
             "" => Some(0),
             text => u64::from_str_radix(text, 16).ok(),
         });
-        number.map(|number| Self::Account(TenantId(number))).ok_or_else(|| {
-            Flaw::Principal(text.to_owned())
-        })
+        number
+            .map(|number| Self::Account(TenantId(number)))
+            .ok_or_else(|| Flaw::Principal(text.to_owned()))
     }
 
     /// How it names the caller, if it does.
@@ -207,7 +207,9 @@ impl PrincipalRef {
             (Self::Account(tenant), _) => {
                 (Some(*tenant) == caller.tenant()).then_some(Naming::Account)
             }
-            (Self::User(a, user), Kind::User { tenant, path }) => direct(a == tenant && user == path),
+            (Self::User(a, user), Kind::User { tenant, path }) => {
+                direct(a == tenant && user == path)
+            }
             (Self::Role(a, named), Kind::Session { tenant, role, .. }) => {
                 direct(a == tenant && named == role)
             }

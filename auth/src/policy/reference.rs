@@ -71,7 +71,9 @@ fn condition_operators(text: &mut String) {
 }
 
 fn keys(text: &mut String) {
-    text.push_str("\n## Condition keys\n\n| key | value | requests that have it |\n|---|---|---|\n");
+    text.push_str(
+        "\n## Condition keys\n\n| key | value | requests that have it |\n|---|---|---|\n",
+    );
     for key in Key::ALL.iter().filter(|key| !key.present().is_empty()) {
         let kind = type_name(key.value_type());
         let _ = writeln!(text, "| `{}` | {kind} | {} |", key.name(), key.present());

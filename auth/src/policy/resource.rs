@@ -84,7 +84,8 @@ impl ResourcePattern {
             return Err(Flaw::Resource(text.to_owned()));
         }
         let pattern = Pattern::new(Piece::parse(name, true, variables)?);
-        let matches = |pattern: &str, text: &str| Glob::new(&Piece::wildcards(pattern)).matches(text);
+        let matches =
+            |pattern: &str, text: &str| Glob::new(&Piece::wildcards(pattern)).matches(text);
         let ours = matches(partition, "aws")
             && matches(service, "s3")
             && matches(region, "")
@@ -144,9 +145,8 @@ mod tests {
 
     #[test]
     fn a_bucket_policy_stays_in_its_bucket() {
-        let may = |text: &str| {
-            ResourcePattern::parse(text, true).expect("parses").may_be_in("photos")
-        };
+        let may =
+            |text: &str| ResourcePattern::parse(text, true).expect("parses").may_be_in("photos");
         for inside in [
             "*",
             "arn:aws:s3:::*",
@@ -184,10 +184,7 @@ mod tests {
             "ARN:aws:s3:::photos",
             "arn:aws:s3:${aws:username}::photos",
         ] {
-            assert!(
-                matches!(ResourcePattern::parse(bad, true), Err(Flaw::Resource(_))),
-                "{bad}"
-            );
+            assert!(matches!(ResourcePattern::parse(bad, true), Err(Flaw::Resource(_))), "{bad}");
         }
     }
 }

@@ -205,7 +205,8 @@ impl<'a> Context<'a> {
                 found.map(|(_, values)| &**values)
             }
             KeyRef::Tag(family, tag) => {
-                let found = self.tags.iter().find(|(known, name, _)| known == family && *name == **tag);
+                let found =
+                    self.tags.iter().find(|(known, name, _)| known == family && *name == **tag);
                 found.map(|(_, _, value)| std::slice::from_ref(value))
             }
             KeyRef::Foreign(_) => None,
@@ -225,7 +226,9 @@ mod tests {
     #[test]
     fn times_are_read_as_people_write_them() {
         let midnight = Timestamp::from_second(1_704_153_600).expect("a time");
-        for text in ["2024-01-02T00:00:00Z", "2024-01-02", "1704153600", "2024-01-02T01:00:00+01:00"] {
+        for text in
+            ["2024-01-02T00:00:00Z", "2024-01-02", "1704153600", "2024-01-02T01:00:00+01:00"]
+        {
             assert_eq!(parse_time(text), Some(midnight), "{text}");
         }
         for text in ["", "soon", "2024-13-02", "2024-01-02T00:00:00", "2024-01"] {

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::scene::{Documents, NOW, OWNER, Question, Who};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Allow,
     Explicit,
     Implicit,
@@ -28,7 +28,7 @@ enum Mark {
     One,
 }
 
-pub fn evaluate(documents: &Documents, question: &Question) -> Outcome {
+pub(crate) fn evaluate(documents: &Documents, question: &Question) -> Outcome {
     let context = context(question);
     let parse = |text: &String| serde_json::from_str::<Json>(text).unwrap();
     let identity: Vec<Json> = documents.identity.iter().map(parse).collect();
@@ -194,26 +194,26 @@ fn matches(policy: &Json, statement: &Json, question: &Question, context: &Conte
         })
 }
 
+/// Names of principals; a role's without its path, which its sessions' names do not have.
 fn principals(json: &Json) -> Vec<String> {
-    match json {
-        Json::String(text) => vec![text.clone()],
-        kinds => kinds
-            .as_object()
-            .unwrap()
-            .iter()
-            .flat_map(|(kind, values)| {
-                list(values).into_iter().map(move |value| {
-                    let text = value.as_str().unwrap();
-                    match kind.as_str() {
-                        "CanonicalUser" => {
-                            format!("{:012}", u64::from_str_radix(text, 16).unwrap())
-                        }
-                        _ => text.to_owned(),
-                    }
-                })
-            })
-            .collect(),
+    let kinds = match json {
+        Json::String(text) => return vec![text.clone()],
+        kinds => kinds.as_object().unwrap(),
+    };
+    let mut names = Vec::new();
+    for (kind, values) in kinds {
+        for value in list(values) {
+            let text = value.as_str().unwrap();
+            names.push(match (kind.as_str(), text.split_once(":role/")) {
+                ("CanonicalUser", _) => format!("{:012}", u64::from_str_radix(text, 16).unwrap()),
+                (_, Some((account, path))) => {
+                    format!("{account}:role/{}", path.split('/').next_back().unwrap())
+                }
+                (_, None) => text.to_owned(),
+            });
+        }
     }
+    names
 }
 
 /// The names of the caller, from its account to itself, as lists of equal ones.
@@ -405,7 +405,9 @@ fn in_range(address: &str, range: &str) -> bool {
             IpAddr::V4(v4) => v4.octets().to_vec(),
             IpAddr::V6(v6) => v6.octets().to_vec(),
         };
-        Some(bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1 == 1)).collect())
+        Some(
+            bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1 == 1)).collect(),
+        )
     };
     let (base, length) = range.split_once('/').unwrap_or((range, "128"));
     let (Some(address), Some(base)) = (bits(address), bits(base)) else { return false };

@@ -12,14 +12,14 @@ use keyway_proto::TenantId;
 use crate::naive;
 
 /// The bucket of all questions; tenant 1 owns it.
-pub const BUCKET: &str = "photos";
-pub const OWNER: u64 = 1;
+pub(crate) const BUCKET: &str = "photos";
+pub(crate) const OWNER: u64 = 1;
 /// When all questions are asked.
-pub const NOW: &str = "2024-06-01T12:00:00Z";
+pub(crate) const NOW: &str = "2024-06-01T12:00:00Z";
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub(crate) enum Who {
     Anonymous,
     Root(u64),
     User(u64, String),
@@ -28,7 +28,7 @@ pub enum Who {
 
 impl Who {
     /// Reads `nobody`, `root`, `anna`, `role/session`, each with `@2` for tenant 2.
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let (name, tenant) = text.split_once('@').unwrap_or((text, "1"));
         let tenant = tenant.parse().unwrap();
         match (name, name.split_once('/')) {
@@ -54,31 +54,31 @@ impl Who {
 
 /// A question.
 #[derive(Debug, Clone)]
-pub struct Question {
-    pub who: Who,
-    pub action: String,
+pub(crate) struct Question {
+    pub(crate) who: Who,
+    pub(crate) action: String,
     /// `*`, `bucket` or `bucket/key`.
-    pub resource: String,
-    pub context: Vec<(String, String)>,
+    pub(crate) resource: String,
+    pub(crate) context: Vec<(String, String)>,
 }
 
 /// The policies' documents.
 #[derive(Debug, Clone, Default)]
-pub struct Documents {
-    pub identity: Vec<String>,
-    pub session: Vec<String>,
-    pub bucket: Option<String>,
-    pub restrict: bool,
+pub(crate) struct Documents {
+    pub(crate) identity: Vec<String>,
+    pub(crate) session: Vec<String>,
+    pub(crate) bucket: Option<String>,
+    pub(crate) restrict: bool,
 }
 
 /// What is decided, and by what, in a word or two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    pub outcome: naive::Outcome,
-    pub by: String,
+pub(crate) struct Answer {
+    pub(crate) outcome: naive::Outcome,
+    pub(crate) by: String,
 }
 
-pub struct Parsed {
+pub(crate) struct Parsed {
     identity: Vec<Arc<Policy>>,
     session: Vec<Arc<Policy>>,
     bucket: Option<Policy>,
@@ -86,7 +86,7 @@ pub struct Parsed {
 }
 
 impl Documents {
-    pub fn parse(&self) -> Result<Parsed, PolicyError> {
+    pub(crate) fn parse(&self) -> Result<Parsed, PolicyError> {
         let all = |texts: &[String], read: fn(&str) -> Result<Policy, PolicyError>| {
             texts.iter().map(|text| read(text).map(Arc::new)).collect::<Result<Vec<_>, _>>()
         };
@@ -99,13 +99,13 @@ impl Documents {
         })
     }
 
-    pub fn ask_naive(&self, question: &Question) -> naive::Outcome {
+    pub(crate) fn ask_naive(&self, question: &Question) -> naive::Outcome {
         naive::evaluate(self, question)
     }
 }
 
 impl Parsed {
-    pub fn ask(&self, question: &Question) -> Answer {
+    pub(crate) fn ask(&self, question: &Question) -> Answer {
         let mut context = Context::new();
         for (key, value) in &question.context {
             context.add_named(key, value.clone()).unwrap();

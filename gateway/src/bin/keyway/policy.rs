@@ -85,9 +85,7 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Test(test) => test.run(),
-            Command::Reference => {
-                Ok(std::io::stdout().lock().write_all(reference().as_bytes())?)
-            }
+            Command::Reference => Ok(std::io::stdout().lock().write_all(reference().as_bytes())?),
         }
     }
 }
@@ -145,9 +143,7 @@ fn caller(text: &str, tenant: TenantId) -> anyhow::Result<Caller> {
     match (text, text.split_once('/')) {
         ("anonymous", _) => Ok(Caller::anonymous()),
         ("root", _) => Ok(Caller::root(tenant)),
-        (_, Some(("user", path))) if !path.is_empty() => {
-            Ok(Caller::user(tenant, path, "AIDATEST"))
-        }
+        (_, Some(("user", path))) if !path.is_empty() => Ok(Caller::user(tenant, path, "AIDATEST")),
         (_, Some(("role", session))) => match session.split_once('/') {
             Some((role, name)) => Ok(Caller::session(tenant, role, name, "AROATEST")),
             None => bail!("{text:?} names no session: role/NAME/SESSION"),
