@@ -158,15 +158,15 @@ const TOPICS: [Topic; 10] = [
     (&["Null"], "s3:x-amz-acl", &["true", "false"], &[]),
 ];
 
-fn one_or_many(values: Vec<&'static str>) -> Json {
-    match values[..] {
+fn one_or_many(values: &[&'static str]) -> Json {
+    match values {
         [one] => json!(one),
         _ => json!(values),
     }
 }
 
 fn some(values: &'static [&'static str]) -> impl Strategy<Value = Json> {
-    subsequence(values.to_vec(), 1..=values.len().min(3)).prop_map(one_or_many)
+    subsequence(values.to_vec(), 1..=values.len().min(3)).prop_map(|values| one_or_many(&values))
 }
 
 /// An operator's object.
