@@ -6,6 +6,11 @@
 //! the [`Decision`] with the statement that made it. docs/policies.md has the rules,
 //! docs/policy-reference.md what may be named; the latter is [`reference`]'s output.
 //!
+//! Whoever serves a request asks once for each [`Need`] of its [`Operation`], with the resource
+//! that the need is [`On`], and serves it if all are allowed. The context is told as
+//! docs/policy-reference.md lists the keys: one that is left out is absent to conditions. The
+//! decision's text is for logs and tools; a caller is told that access is denied.
+//!
 //! What may not enter: look-ups, clocks, HTTP. The request's time and the tags of what is
 //! stored are told; [`Policy::asks_for`] says whether a look-up for tags is worth it.
 //!

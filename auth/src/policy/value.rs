@@ -97,6 +97,12 @@ impl From<u32> for Value<'_> {
     }
 }
 
+impl From<f64> for Value<'_> {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
 impl From<Timestamp> for Value<'_> {
     fn from(time: Timestamp) -> Self {
         Self::Time(time)
