@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Test(Test),
+    Test(Box<Test>),
     /// Prints what policies may name (docs/policy-reference.md).
     Reference,
 }
