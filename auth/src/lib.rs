@@ -1,4 +1,5 @@
-//! Who is asking: credentials, signatures, and the principal they stand for.
+//! Who is asking, and what they may do: credentials, signatures, the principal they stand for,
+//! and the policies that decide.
 //!
 //! What may not enter: HTTP servers, storage, `unsafe`. Secrets live in types that wipe
 //! themselves and have no `Debug` that shows them.
@@ -8,6 +9,7 @@
 pub mod credential;
 pub mod grant;
 pub mod key_file;
+pub mod policy;
 pub mod root;
 pub mod sigv4;
 

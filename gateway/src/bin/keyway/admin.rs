@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
+use crate::policy;
+
 /// Helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -16,6 +18,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Certs(Certs),
+    Policy(policy::Args),
 }
 
 /// Makes a private authority, and certificates under it for mutual TLS.
@@ -59,6 +62,7 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Certs(certs) => certs.run(),
+            Command::Policy(policy) => policy.run(),
         }
     }
 }

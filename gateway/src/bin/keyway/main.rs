@@ -19,6 +19,7 @@ mod mb;
 mod memory;
 mod node;
 mod output;
+mod policy;
 mod prefetch;
 mod put;
 mod rm;
