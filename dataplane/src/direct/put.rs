@@ -16,7 +16,7 @@ use keyway_proto::{DigestSet, Digests, PutPlan, SessionToken};
 use super::execute::Needs;
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Turn, piece_class, publish};
+use crate::engine::{Turn, next_piece, publish};
 use crate::node::{DirectError, TransferError};
 use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError};
 
@@ -65,7 +65,7 @@ pub(super) async fn run<T: Transport>(
         return Err(DirectError::InvalidPlan("a chunk's length is out of bounds"));
     }
     let mut reads = Reads {
-        lengths: plan.chunks.iter().map(|chunk| chunk.length).collect(),
+        chunks: plan.chunks.iter().map(|chunk| (chunk.length, chunk.length)).collect(),
         under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
         cursor: RemoteCursor::new(target),
         way,
@@ -88,8 +88,8 @@ pub(super) async fn run<T: Transport>(
 
 /// The READs of a transfer, some ahead of the piece being taken.
 struct Reads<'a, T: Transport> {
-    /// Bytes of each chunk not asked for yet.
-    lengths: VecDeque<u64>,
+    /// Bytes of each chunk, and those of them not asked for yet.
+    chunks: VecDeque<(u64, u64)>,
     under_way: VecDeque<(T::Posted, usize)>,
     cursor: RemoteCursor,
     way: &'a T,
@@ -109,11 +109,11 @@ impl<T: Transport> Reads<'_, T> {
 
     /// Begins a READ; `false` when there is none left, or no buffer for it.
     async fn begin(&mut self) -> Result<bool, DirectError> {
-        while self.lengths.front() == Some(&0) {
-            self.lengths.pop_front();
+        while self.chunks.front().is_some_and(|(_, rest)| *rest == 0) {
+            self.chunks.pop_front();
         }
-        let Some(rest) = self.lengths.front_mut() else { return Ok(false) };
-        let class = piece_class(*rest, self.pool);
+        let Some((whole, rest)) = self.chunks.front_mut() else { return Ok(false) };
+        let (class, length) = next_piece(*whole, *rest, self.pool);
         // One that holds buffers must not wait for more: two such would wait for each other.
         let lease = match self.under_way.is_empty() {
             true => self.pool.lease(class).await,
@@ -122,13 +122,12 @@ impl<T: Transport> Reads<'_, T> {
                 None => return Ok(false),
             },
         };
-        let length = (*rest).min(class.bytes() as u64);
-        *rest -= length;
+        *rest -= length as u64;
         let runs = self.cursor.take(length as u32);
         let mut batch = T::Batch::default();
         self.way.read(&mut batch, lease, &runs);
         let posted = self.way.begin(batch).await?;
-        self.under_way.push_back((posted, length as usize));
+        self.under_way.push_back((posted, length));
         Ok(true)
     }
 }

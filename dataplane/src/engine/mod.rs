@@ -38,7 +38,7 @@ mod tests;
 pub(crate) use admission::{Admission, Turn};
 pub(crate) use get::{Reading, start as start_get};
 pub use open::{NodeConfig, OpenError};
-pub(crate) use put::{piece_class, publish};
+pub(crate) use put::{next_piece, publish};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

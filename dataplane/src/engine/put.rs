@@ -39,7 +39,7 @@ pub(super) async fn run(
         let mut writer = store.writer(*chunk).await?;
         let mut rest = chunk.length;
         while rest > 0 {
-            let piece = source.piece(rest, pool).await?;
+            let piece = source.piece(chunk.length, rest, pool).await?;
             rest -= piece.len() as u64;
             writer.write(piece).await?;
         }
@@ -86,14 +86,18 @@ struct Source {
 }
 
 impl Source {
-    /// The next piece of a chunk of which `rest` bytes are missing.
-    async fn piece(&mut self, rest: u64, pool: &LeasePool) -> Result<Piece, TransferError> {
+    /// The next piece of a chunk of `length` bytes, of which `rest` are missing.
+    async fn piece(
+        &mut self,
+        length: u64,
+        rest: u64,
+        pool: &LeasePool,
+    ) -> Result<Piece, TransferError> {
         // The body first: a client that is not sending holds no lease.
         if self.frame.is_empty() {
             self.receive().await?;
         }
-        let class = piece_class(rest, pool);
-        let room = rest.min(class.bytes() as u64) as usize;
+        let (class, room) = next_piece(length, rest, pool);
         let mut piece = Piece::new(pool.lease(class).await, room);
         loop {
             let taken = piece.append(&self.frame);
@@ -133,9 +137,58 @@ impl Source {
     }
 }
 
-pub(crate) fn piece_class(rest: u64, pool: &LeasePool) -> LeaseClass {
-    if rest <= SINGLE_PIECE_BYTES_MAX {
-        return LeaseClass::fitting(rest as usize).expect("a single piece fits a lease");
+/// The next piece of a chunk of `length` bytes, of which `rest` are missing: its buffer, and its
+/// bytes.
+pub(crate) fn next_piece(length: u64, rest: u64, pool: &LeasePool) -> (LeaseClass, usize) {
+    cut(length, rest, pool.is_scarce(LeaseClass::Unit))
+}
+
+/// Buffers may be scarce for one piece and not for the next. So pieces are cut at multiples of
+/// their size in the chunk: none crosses a multiple of [`PIECE_BYTES_MAX`], behind which the store
+/// may hold another chunk's bytes.
+fn cut(length: u64, rest: u64, is_scarce: bool) -> (LeaseClass, usize) {
+    let fitting = |room: u64| {
+        let class = LeaseClass::fitting(room as usize).expect("a piece fits a lease");
+        (class, room as usize)
+    };
+    if length <= SINGLE_PIECE_BYTES_MAX {
+        return fitting(rest);
     }
-    if pool.is_scarce(LeaseClass::Unit) { LeaseClass::Medium } else { LeaseClass::Unit }
+    let class = if is_scarce { LeaseClass::Medium } else { LeaseClass::Unit };
+    let size = class.bytes() as u64;
+    let at = length - rest;
+    fitting((size - at % size).min(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_proto::unit::BLOCK_BYTES;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::PIECE_BYTES_MAX;
+
+    proptest! {
+        /// However buffers come and go, pieces are whole blocks but for the last, and lie in
+        /// one window of the chunk.
+        #[test]
+        fn pieces_never_cross_a_window(
+            length in 1..=CHUNK_BYTES_MAX,
+            scarce in prop::collection::vec(any::<bool>(), 64),
+        ) {
+            let window = PIECE_BYTES_MAX as u64;
+            let (mut rest, mut pieces) = (length, 0);
+            while rest > 0 {
+                let at = length - rest;
+                let (class, bytes) = cut(length, rest, scarce[pieces % scarce.len()]);
+                let bytes = bytes as u64;
+                prop_assert!(bytes >= 1 && bytes <= rest && bytes <= class.bytes() as u64);
+                prop_assert_eq!(at / window, (at + bytes - 1) / window);
+                prop_assert!(bytes == rest || bytes.is_multiple_of(BLOCK_BYTES));
+                rest -= bytes;
+                pieces += 1;
+            }
+            prop_assert!(length > SINGLE_PIECE_BYTES_MAX || pieces == 1);
+        }
+    }
 }

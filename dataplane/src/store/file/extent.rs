@@ -93,6 +93,8 @@ impl ChunkWriter for ExtentWriter {
         let (mut lease, length, sums) = piece.into_parts();
         let end = self.written + length as u64;
         assert!(end <= self.chunk.length, "no more is written than was announced");
+        // The unit behind may be another chunk's.
+        assert!(self.written % UNIT + length as u64 <= UNIT, "a piece lies in one unit");
         let padded = length.next_multiple_of(PAGE);
         lease[length..padded].fill(0);
         let target = &self.extent.units.volume.target;
