@@ -4,16 +4,22 @@ SCRIPTS := integration-tests/scripts
 CYCLES ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help run test test-rdma shell-rdma bench-rdma crash-rdma check bench bench-gpu soak kernels fuzz doc crash deploy build wheel rust clients
+.PHONY: help run test test-gpu test-gpu-pack test-rdma shell-rdma bench-rdma crash-rdma crash-ipc check bench bench-gpu soak kernels fuzz doc crash deploy build wheel rust clients
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: rust ## Start a server in an empty directory and pull a checkpoint through it
 	@$(SCRIPTS)/run.sh
 
 test: rust clients ## Run every test: unit, conformance, model, crash, malformed requests, clients
 	@$(SCRIPTS)/test.sh
+
+test-gpu: rust ## Run the tests that need a GPU; where there is none, each says so
+	@$(SCRIPTS)/gpu.sh run
+
+test-gpu-pack: rust ## Pack them for a machine without a compiler, into target/gpu-pack
+	@$(SCRIPTS)/gpu.sh pack
 
 test-rdma: rust ## Run the tests that need an RDMA adapter, in a virtual machine with soft-RoCE
 	@integration-tests/rdma/test.sh $(if $(RXE),--rxe $(RXE)) $(TESTS) -- $(ARGS)
@@ -27,6 +33,9 @@ bench-rdma: rust ## Links and keys beside perftest, in the soft-RoCE machine (RX
 
 crash-rdma: rust ## Kill clients, gateways and nodes amid RDMA transfers, 200 times each
 	@RDMA_SECONDS=3000 KEYWAY_CRASH_CYCLES=200 integration-tests/rdma/test.sh --rxe $(or $(RXE),fixed) rdma_crash -- --nocapture
+
+crash-ipc: rust ## Kill clients, gateways and nodes amid transfers of one host, 100 times each
+	@KEYWAY_CRASH_CYCLES=100 cargo test --ignore-rust-version --workspace --test ipc_crash -- --nocapture
 
 check: rust clients ## Formatting, lints, licences, layering, tidiness
 	@$(SCRIPTS)/check.sh

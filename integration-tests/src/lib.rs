@@ -3,6 +3,7 @@
 //! [`server`] starts, kills and restarts the binary; [`wire`] speaks HTTP/1.1 byte by byte;
 //! [`sigv4`] signs, or signs wrongly; [`s3`] puts the three together into a small blocking
 //! client that the crash test and the reference model use; [`aws`] builds the AWS SDK's.
+//! [`process`] has processes that are killed often, [`holdings`] what they hold meanwhile.
 //!
 //! What may not enter: Keyway's own gateway, storage or signature code. What judges a program
 //! must not be made of it.
@@ -10,6 +11,8 @@
 #![forbid(unsafe_code)]
 
 pub mod aws;
+pub mod holdings;
+pub mod process;
 pub mod rdma;
 pub mod s3;
 pub mod seed;

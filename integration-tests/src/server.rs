@@ -189,6 +189,14 @@ impl Server {
         self.log.lock().expect("no reader panics with the log").join("\n")
     }
 
+    /// Its process id.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.process.as_ref().context("the server is not running")?.id())
+    }
+
     /// Resident memory of the process.
     ///
     /// # Errors

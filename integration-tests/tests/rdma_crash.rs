@@ -38,14 +38,13 @@ use fastrand::Rng;
 use keyway_client::{
     Client, ClientBuilder, Credentials, HostBuffer, PathPolicy, RdmaConfig, RetryPolicy,
 };
+use keyway_integration_tests::process::{ACCESS_KEY, SECRET_KEY, Split, command, eventually, tail};
 use keyway_integration_tests::rdma;
 use keyway_integration_tests::seed::{knob, payload, seed};
 use keyway_proto::{KeyStrength, TransferPath};
 
 use caller::{Caller, Ends, Watched, transfer};
-use service::{
-    ACCESS_KEY, SECRET_KEY, Split, command, eventually, kernel_holds, kernel_is_idle, serve, tail,
-};
+use service::{kernel_holds, kernel_is_idle, node_settings, serve};
 use wiretap::Wiretap;
 
 const BUCKET: &str = "crash";
@@ -248,7 +247,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     }
     let (cycles, mut random) = (cycles(), Rng::with_seed(seed("service")));
     let dir = tempfile::tempdir()?;
-    let mut split = Split::start(dir.path(), OURS)?;
+    let mut split = Split::start(dir.path(), &node_settings(), OURS)?;
     let mut tap = Wiretap::of(&split.gateway.url)?;
     let client = builder(&tap.url).build()?;
     client.create_bucket(BUCKET).await?;
@@ -340,7 +339,7 @@ async fn no_log_tells_a_key() -> Result<()> {
     let mut server = serve(dir.path(), "trace")?;
     let mut secrets = talkative(&server.url).await?;
     server.terminate()?;
-    let mut split = Split::start(dir.path(), "trace")?;
+    let mut split = Split::start(dir.path(), &node_settings(), "trace")?;
     secrets.extend(talkative(&split.gateway.url).await?);
     split.gateway.terminate()?;
     split.node.terminate()?;

@@ -94,8 +94,8 @@ impl Channel {
 
     /// The next message; `None` when the other end is closed.
     pub(super) async fn receive(&self) -> Result<Option<(Message, Option<OwnedFd>)>, IpcError> {
-        let mut bytes = [0; BYTES];
         let attempt = |socket: &OwnedFd| {
+            let mut bytes = [0; BYTES];
             let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -107,11 +107,19 @@ impl Channel {
                     descriptor = descriptors.into_iter().next().or(descriptor);
                 }
             }
-            Ok((got.bytes, descriptor))
+            Ok((got.bytes, bytes, descriptor))
         };
-        match self.0.async_io(Interest::READABLE, attempt).await {
-            Ok((0, _)) => Ok(None),
-            Ok((length, descriptor)) => {
+        let received = match self.0.async_io(Interest::READABLE, attempt).await {
+            // An end that closes with messages of ours unread: the kernel says so once, ahead of
+            // what that end had sent before, which may be the word that nothing is mapped.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.0.async_io(Interest::READABLE, attempt).await
+            }
+            received => received,
+        };
+        match received {
+            Ok((0, ..)) => Ok(None),
+            Ok((length, bytes, descriptor)) => {
                 let message = Message::decode(&bytes[..length]);
                 let message = message.map_err(|_| IpcError::Protocol("a malformed message"))?;
                 Ok(Some((message, descriptor)))
@@ -124,5 +132,26 @@ impl Channel {
     /// Who is at the other end: its process, and its user.
     pub(super) fn peer(&self) -> io::Result<rustix::net::UCred> {
         Ok(rustix::net::sockopt::socket_peercred(self.0.get_ref().as_fd())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ends take their leave at once: each has sent its word, and one has closed without
+    /// reading the other's. A word that is lost here leaves a client waiting for its node's death.
+    #[tokio::test]
+    async fn the_last_word_is_heard_of_an_end_that_did_not_listen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listening = Listening::bind(&folder.path().join("door")).expect("a door");
+        let ours = Channel::connect(&folder.path().join("door")).expect("a connection");
+        let theirs = listening.accept().await.expect("a visitor");
+        ours.send(&Message::Unregister { region: 3 }, None).await.expect("sent");
+        theirs.send(&Message::Bye, None).await.expect("sent");
+        drop(theirs);
+        let heard = ours.receive().await.expect("a message");
+        assert!(matches!(heard, Some((Message::Bye, None))));
+        assert!(ours.receive().await.expect("the end").is_none());
     }
 }

@@ -47,8 +47,8 @@ pub(crate) struct Transfer {
     require_strength: Option<StrengthChoice>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum PathChoice {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PathChoice {
     /// The door of a node of this host, else RDMA, else HTTP.
     Auto,
     /// The bodies of requests and answers.
@@ -73,7 +73,20 @@ enum StrengthChoice {
     Window,
 }
 
+impl PathChoice {
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self);
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 impl Transfer {
+    /// The same by another path.
+    pub(crate) fn by(&self, path: PathChoice) -> Self {
+        Self { path, ..self.clone() }
+    }
+
     /// Adds these settings to a client's.
     pub(crate) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
         let mut rdma = RdmaConfig::default();

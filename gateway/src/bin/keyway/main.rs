@@ -84,7 +84,7 @@ commands! {
     Rm(rm::Args),
     Mb(mb::MakeArgs),
     Rb(mb::RemoveArgs),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Demo(demo::Args),
     Config(config::Args),
     Completions(completions::Args),

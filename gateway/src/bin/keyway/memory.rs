@@ -5,9 +5,10 @@ use std::str::FromStr;
 use keyway_client::{
     ClientError, DeviceBuffer, Failed, GetObject, GetOutcome, Gpu, HostBuffer, LendError, PutBody,
 };
+use serde::{Deserialize, Serialize};
 
 /// The memory that a command was told to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Memory {
     /// This machine's.
     #[default]

@@ -2,15 +2,26 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) * SUB;
 
 /// Counts of latencies in nanoseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(into = "Sparse", try_from = "Sparse")]
 pub(super) struct Histogram {
     counts: Box<[u64; BUCKETS]>,
     count: u64,
-    sum_ns: u128,
+    sum_ns: u64,
+}
+
+/// The same between processes: buckets that hold something, each with its count.
+#[derive(Serialize, Deserialize)]
+struct Sparse {
+    counts: Vec<(usize, u64)>,
+    sum_ns: u64,
 }
 
 impl Histogram {
@@ -22,7 +33,7 @@ impl Histogram {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(ns)] += 1;
         self.count += 1;
-        self.sum_ns += u128::from(ns);
+        self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -30,7 +41,7 @@ impl Histogram {
             *mine += theirs;
         }
         self.count += other.count;
-        self.sum_ns += other.sum_ns;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -52,6 +63,27 @@ impl Histogram {
             }
         }
         0.0
+    }
+}
+
+impl From<Histogram> for Sparse {
+    fn from(histogram: Histogram) -> Self {
+        let counts = histogram.counts.iter().copied().enumerate();
+        Self { counts: counts.filter(|(_, count)| *count > 0).collect(), sum_ns: histogram.sum_ns }
+    }
+}
+
+impl TryFrom<Sparse> for Histogram {
+    type Error = &'static str;
+
+    fn try_from(sparse: Sparse) -> Result<Self, Self::Error> {
+        let mut histogram = Self::new();
+        for (bucket, count) in sparse.counts {
+            *histogram.counts.get_mut(bucket).ok_or("a bucket that there is not")? = count;
+            histogram.count += count;
+        }
+        histogram.sum_ns = sparse.sum_ns;
+        Ok(histogram)
     }
 }
 
@@ -105,5 +137,10 @@ mod tests {
         }
         assert!((all.mean_us() - 500.5).abs() < 0.01);
         assert_eq!(Histogram::new().quantile_us(0.5), 0.0);
+        let text = serde_json::to_string(&all).expect("it can be told");
+        let told: Histogram = serde_json::from_str(&text).expect("it can be read");
+        assert_eq!((told.counts, told.sum_ns), (all.counts, all.sum_ns));
+        let strange = format!("{{\"counts\":[[{BUCKETS},1]],\"sum_ns\":1}}");
+        assert!(serde_json::from_str::<Histogram>(&strange).is_err());
     }
 }

@@ -1,29 +1,63 @@
 //! `keyway bench`: closed-loop load against any S3 service, peers side by side.
+//!
+//! | what | where |
+//! |---|---|
+//! | what is asked for | `cell`, `sizes` |
+//! | what lies in the bucket | `dataset`, `pattern` |
+//! | one cell, from the data set to the reading back | `measure` |
+//! | a worker's loop; the workers of a process; several processes | `worker`, `crew`, `processes` |
+//! | time and costs | `clock`, `usage` |
+//! | what was counted, and how it is shown | `tally`, `histogram`, `report`, `plot` |
 
+mod cell;
+mod clock;
+mod crew;
+mod dataset;
 mod histogram;
-mod load;
+mod measure;
 pub(crate) mod pattern;
+mod plot;
+mod processes;
 mod report;
+mod sizes;
+mod tally;
 pub(crate) mod usage;
+mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use clap::builder::ArgPredicate;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use keyway_client::{Client, RetryPolicy};
 use std::io::IsTerminal as _;
 
-use self::load::{Cell, Measured, Operation, Target};
-use crate::client::{Connection, Transfer};
+use self::cell::{Cell, Operation};
+use self::dataset::Target;
+use self::measure::Bench;
+use self::processes::Processes;
+use self::sizes::Sweep;
+use self::tally::Measured;
+use crate::client::{Connection, PathChoice, Transfer};
 use crate::memory::Memory;
 use crate::output;
 
 /// Measures an S3 service, and others beside it in the same run.
 ///
 /// Each cell of the table is a closed loop: so many workers, each asking again as soon as it
-/// was answered, after a warm-up and for a bounded time. The checksum that a service tells is
-/// verified on every GET, and one GET in 16 is compared byte by byte with what was stored.
+/// was answered. After a warm-up all of them begin at one moment, with nothing under way, none
+/// asks after the time is over, and the span ends with the last answer. Latencies are those of
+/// the client's calls, throughput is what these moved in the span, and CPU time is what the
+/// client's and the server's processes spent in it. The checksum of every GET is part of the
+/// call: the client computes it over what landed (on the GPU, where that is) and holds it
+/// against the service's.
+///
+/// Nothing else is verified while time is taken. When the clock has stopped, those checksums
+/// are held against the ones of what was stored, the last object in each buffer is compared byte
+/// by byte, and the whole data set, or all that was written, is read once more and compared byte
+/// by byte. One wrong byte fails the run.
+///
 /// Prints gdsio's result line for each cell, and a table at the end.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -31,6 +65,10 @@ pub(crate) struct Args {
     connection: Connection,
     #[command(flatten)]
     transfer: Transfer,
+    /// Measure the service at --endpoint by each of these paths, instead of --path: a line of the
+    /// table for each.
+    #[arg(long, value_enum, value_name = "PATH", value_delimiter = ',', conflicts_with = "path")]
+    paths: Vec<PathChoice>,
     /// What the service at --endpoint is called in the table.
     #[arg(long, default_value = "keyway")]
     name: String,
@@ -44,21 +82,40 @@ pub(crate) struct Args {
     /// Process id of a peer's server; may be repeated.
     #[arg(long, value_name = "NAME=PID", value_parser = pair)]
     peer_pid: Vec<(String, String)>,
-    /// What to ask for.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "get,put")]
+    /// What to ask for; `get` alone with --sweep, unless said.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "get,put",
+        default_value_if("sweep", ArgPredicate::IsPresent, "get")
+    )]
     operations: Vec<Operation>,
     /// Sizes of objects.
-    #[arg(long, value_delimiter = ',', value_parser = bytes, default_value = "4KiB,1MiB,64MiB")]
+    #[arg(long, value_delimiter = ',', value_parser = sizes::bytes, default_value = "4KiB,1MiB,64MiB")]
     sizes: Vec<u64>,
-    /// Where objects are read to and written from: host, or gpu:0 for the first GPU.
-    #[arg(long, default_value_t)]
-    memory: Memory,
+    /// Sizes from one to another instead, each four times the one before, such as 4KiB..1GiB.
+    #[arg(long, value_name = "FROM..TO", value_parser = sizes::sweep, conflicts_with = "sizes")]
+    sweep: Option<Sweep>,
+    /// Where objects are read to and written from: host, shared (that a node of this host can
+    /// map), or gpu:0 for the first GPU. Several, such as gpu:0,gpu:1: a process for each.
+    #[arg(long, value_name = "PLACE", value_delimiter = ',', default_value = "host")]
+    memory: Vec<Memory>,
+    /// Client processes, which begin together and share the memories given in turn. One for
+    /// each unless said.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    processes: Option<u16>,
     /// Bytes of one request: larger objects go in parts side by side. One request per object
     /// unless said.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::bytes)]
     part_size: Option<u64>,
-    /// Requests in flight.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
+    /// Requests in flight, of each process; 8 with --sweep, unless said.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,64",
+        default_value_if("sweep", ArgPredicate::IsPresent, "8")
+    )]
     concurrency: Vec<usize>,
     /// Keys in the buckets that are listed; each is filled once and kept.
     #[arg(long, value_delimiter = ',', default_value = "10000")]
@@ -69,7 +126,7 @@ pub(crate) struct Args {
     /// Seconds of load before measuring.
     #[arg(long, default_value_t = 1.0)]
     warm_up_seconds: f64,
-    /// Threads of the load generator; one is leanest.
+    /// Threads of each process; one is leanest.
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// The bucket to use; it is created where there is none, and objects stay in it.
@@ -81,28 +138,19 @@ pub(crate) struct Args {
     /// Write all results as JSON into this file, too.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Draw throughput, and CPU seconds per GiB, over the sizes into this SVG file: a line for
+    /// each service, path, operation and concurrency. The figures go beside it as a table in
+    /// Markdown, with the file's name ending in `.md`.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// This is a process of another one's run.
+    #[arg(long, hide = true)]
+    child: bool,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a name, =, and a value")?;
     Ok((name.to_owned(), value.to_owned()))
-}
-
-/// A size such as `4096`, `4KiB` or `64MiB`.
-fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        unit => return Err(format!("{unit} is none of B, KiB, MiB, GiB")),
-    };
-    let number: u64 = digits.trim().parse().map_err(|e| format!("{digits}: {e}"))?;
-    match number.checked_mul(1 << shift) {
-        Some(bytes) if (1..=5 << 30).contains(&bytes) => Ok(bytes),
-        _ => Err("one request carries 1 byte to 5 GiB".to_owned()),
-    }
 }
 
 impl Args {
@@ -119,19 +167,30 @@ impl Args {
 
     async fn bench(self) -> anyhow::Result<()> {
         let targets = self.targets()?;
+        if self.child {
+            return processes::serve(targets).await;
+        }
         let mut results = Vec::new();
         for target in &targets {
-            ensure_bucket(&target.client, &self.bucket).await.with_context(|| {
+            dataset::ensure_bucket(&target.client, &self.bucket).await.with_context(|| {
                 format!("cannot use {} at {}", target.name, target.client.endpoint())
             })?;
         }
-        for cell in self.cells() {
+        let count = self.count()?;
+        let mut bench = Bench {
+            processes: Processes::start(count, &targets)?,
+            bucket: self.bucket.clone(),
+            memory: self.memory.clone(),
+            nonce: fastrand::u64(..),
+            targets,
+        };
+        for cell in self.cells(count) {
             // Peers take turns within a cell, so that a machine that drifts drifts for all.
-            for target in &targets {
+            for index in 0..bench.targets.len() {
                 if cell.operation == Operation::List {
-                    self.load_keys(target, cell.size).await?;
+                    self.load_keys(&bench.targets[index], cell.size).await?;
                 }
-                let measured = load::measure(target, &self.bucket, cell).await?;
+                let measured = bench.measure(index, cell).await?;
                 self.show(&measured);
                 results.push(measured);
             }
@@ -144,32 +203,50 @@ impl Args {
             std::fs::write(path, serde_json::to_vec_pretty(&all)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
+        if let Some(path) = &self.plot {
+            let write = |path: &Path, text: String| {
+                std::fs::write(path, text)
+                    .with_context(|| format!("cannot write {}", path.display()))
+            };
+            write(path, plot::svg(&results)?)?;
+            write(&path.with_extension("md"), report::markdown(&results))?;
+        }
         Ok(())
     }
 
     fn targets(&self) -> anyhow::Result<Vec<Target>> {
         // What is measured is one attempt, and every connection stays open.
         let connections = self.concurrency.iter().copied().max().unwrap_or(1).max(64);
-        let client = |connection: &Connection| -> anyhow::Result<Client> {
+        let client = |connection: &Connection, transfer: &Transfer| -> anyhow::Result<Client> {
             let builder = connection.builder()?.retry(RetryPolicy::NONE);
-            Ok(self.transfer.apply(builder).connections_max(connections).build()?)
+            Ok(transfer.apply(builder).connections_max(connections).build()?)
         };
         // What a GET reads is not always held in memory that its path takes.
         let filler = |connection: &Connection| -> anyhow::Result<Client> {
             Ok(connection.builder()?.connections_max(connections).build()?)
         };
-        let mut targets = vec![Target {
-            name: self.name.clone(),
-            client: client(&self.connection)?,
-            filler: filler(&self.connection)?,
-            server_pid: self.server_pid,
-        }];
+        let ours = |name: String, transfer: &Transfer| -> anyhow::Result<Target> {
+            Ok(Target {
+                name,
+                client: client(&self.connection, transfer)?,
+                filler: filler(&self.connection)?,
+                server_pid: self.server_pid,
+            })
+        };
+        let mut targets = Vec::new();
+        if self.paths.is_empty() {
+            targets.push(ours(self.name.clone(), &self.transfer)?);
+        }
+        for path in &self.paths {
+            let name = format!("{} {}", self.name, path.name());
+            targets.push(ours(name, &self.transfer.by(*path))?);
+        }
         for (name, url) in &self.peer {
             let pid = self.peer_pid.iter().find(|(of, _)| of == name);
             let pid = pid.map(|(_, pid)| pid.parse().context("a process id is a number"));
             targets.push(Target {
                 name: name.clone(),
-                client: client(&self.connection.peer(name, url))?,
+                client: client(&self.connection.peer(name, url), &self.transfer)?,
                 filler: filler(&self.connection.peer(name, url))?,
                 server_pid: pid.transpose()?,
             });
@@ -177,12 +254,24 @@ impl Args {
         Ok(targets)
     }
 
-    fn cells(&self) -> Vec<Cell> {
+    /// How many processes measure.
+    fn count(&self) -> anyhow::Result<usize> {
+        let count = self.processes.map_or(self.memory.len(), usize::from);
+        ensure!(
+            count >= self.memory.len(),
+            "{count} processes cannot use {} memories: each uses one",
+            self.memory.len()
+        );
+        Ok(count)
+    }
+
+    fn cells(&self, processes: usize) -> Vec<Cell> {
         let mut cells = Vec::new();
         for operation in &self.operations {
-            let sizes = match operation {
-                Operation::Get | Operation::Put => &self.sizes,
-                Operation::List => &self.list_keys,
+            let sizes = match (operation, &self.sweep) {
+                (Operation::List, _) => &self.list_keys,
+                (_, Some(Sweep(sizes))) => sizes,
+                (_, None) => &self.sizes,
             };
             for size in sizes {
                 for workers in &self.concurrency {
@@ -190,7 +279,7 @@ impl Args {
                         operation: *operation,
                         size: *size,
                         workers: (*workers).max(1),
-                        memory: self.memory,
+                        processes,
                         part_size: self.part_size.unwrap_or(*size),
                         warm_up: Duration::from_secs_f64(self.warm_up_seconds.clamp(0.0, 60.0)),
                         time: Duration::from_secs_f64(self.seconds.clamp(0.1, 600.0)),
@@ -207,7 +296,7 @@ impl Args {
             if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(keys), draw)
             .with_message(format!("storing {keys} keys in {}", target.name));
-        load::load_keys(target, &self.bucket, keys, |done| bar.set_position(done)).await?;
+        dataset::load_keys(target, &self.bucket, keys, |done| bar.set_position(done)).await?;
         bar.finish_and_clear();
         Ok(())
     }
@@ -220,29 +309,6 @@ impl Args {
             if let Some(breakdown) = measured.breakdown() {
                 output::line(&breakdown);
             }
-        }
-    }
-}
-
-/// The bucket, made where there is none.
-async fn ensure_bucket(client: &Client, bucket: &str) -> anyhow::Result<()> {
-    match client.head_bucket(bucket).await {
-        Err(error) if error.is_not_found() => Ok(client.create_bucket(bucket).await?),
-        result => Ok(result?),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(bytes("4KiB"), Ok(4096));
-        assert_eq!(bytes("64MiB"), Ok(64 << 20));
-        assert_eq!(bytes("7"), Ok(7));
-        for bad in ["", "4KB", "0", "6GiB", "-1", "99999999999999999999"] {
-            assert!(bytes(bad).is_err(), "{bad}");
         }
     }
 }

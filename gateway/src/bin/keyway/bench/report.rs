@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use keyway_client::Phases;
 use serde_json::{Value, json};
 
-use super::load::{Measured, Operation};
+use super::cell::{Operation, Travelled};
+use super::sizes;
+use super::tally::{Measured, Spent};
 use crate::memory::Memory;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -17,7 +20,7 @@ impl Measured {
     }
 
     fn ops(&self) -> f64 {
-        self.latencies.count() as f64
+        self.tally.latencies.count() as f64
     }
 
     pub(super) fn ops_per_second(&self) -> f64 {
@@ -25,7 +28,21 @@ impl Measured {
     }
 
     fn gib(&self) -> f64 {
-        self.bytes as f64 / GIB
+        self.tally.bytes as f64 / GIB
+    }
+
+    pub(super) fn gib_per_second(&self) -> f64 {
+        self.gib() / self.seconds()
+    }
+
+    /// CPU seconds per GiB; `None` where no bytes were moved.
+    fn per_gib(&self, cpu: Duration) -> Option<f64> {
+        (self.tally.bytes > 0).then(|| cpu.as_secs_f64() / self.gib())
+    }
+
+    /// CPU seconds per GiB of the client's processes, and of the server where it is known.
+    pub(super) fn cpu_per_gib(&self) -> Option<f64> {
+        self.per_gib(self.tally.cpu + self.server_cpu.unwrap_or_default())
     }
 
     /// µs of CPU per operation.
@@ -40,7 +57,7 @@ impl Measured {
             Operation::Put => "WRITE",
             Operation::List => "LIST",
         };
-        let data_kib = self.bytes / 1024;
+        let data_kib = self.tally.bytes / 1024;
         let dataset_kib = self.dataset_bytes / 1024;
         let io_kib = match self.cell.operation {
             Operation::List => 0,
@@ -50,51 +67,53 @@ impl Measured {
             "IoType: {io_type} XferType: {} Threads: {} DataSetSize: {data_kib}/{dataset_kib}(KiB) \
              IOSize: {io_kib}(KiB) Throughput: {:.6} GiB/sec, Avg_Latency: {:.6} usecs ops: {} \
              total_time {:.6} secs",
-            self.travelled.path.as_str().to_uppercase(),
-            self.cell.workers,
-            self.gib() / self.seconds(),
-            self.latencies.mean_us(),
-            self.latencies.count(),
+            self.travelled().path.as_str().to_uppercase(),
+            self.cell.workers_total(),
+            self.gib_per_second(),
+            self.tally.latencies.mean_us(),
+            self.tally.latencies.count(),
             self.seconds(),
         )
     }
 
     pub(super) fn json(&self) -> Value {
-        let per_gib = |cpu: Duration| (self.bytes > 0).then(|| cpu.as_secs_f64() / self.gib());
         json!({
             "target": self.target,
-            "path": self.travelled.path,
-            "strength": self.travelled.strength,
-            "operation": format!("{:?}", self.cell.operation).to_lowercase(),
+            "path": self.travelled().path,
+            "strength": self.travelled().strength,
+            "operation": self.cell.operation.name().to_lowercase(),
             "size": self.cell.size,
+            "processes": self.cell.processes,
             "concurrency": self.cell.workers,
-            "memory": self.cell.memory.to_string(),
+            "memory": self.places(),
             "seconds": self.seconds(),
-            "ops": self.latencies.count(),
+            "ops": self.tally.latencies.count(),
             "ops_per_second": self.ops_per_second(),
-            "mib_per_second": self.bytes as f64 / MIB / self.seconds(),
-            "mean_us": self.latencies.mean_us(),
-            "p50_us": self.latencies.quantile_us(0.5),
-            "p99_us": self.latencies.quantile_us(0.99),
+            "mib_per_second": self.tally.bytes as f64 / MIB / self.seconds(),
+            "mean_us": self.tally.latencies.mean_us(),
+            "p50_us": self.tally.latencies.quantile_us(0.5),
+            "p99_us": self.tally.latencies.quantile_us(0.99),
+            "p999_us": self.tally.latencies.quantile_us(0.999),
             "phases_us": self.mean_phases().map(|parts| parts.into_iter().collect::<HashMap<_, _>>()),
-            "bytes": self.bytes,
-            "verified_bytes": self.verified_bytes,
-            "client_cpu_us_per_op": self.cpu_us_per_op(self.client_cpu),
-            "client_cpu_seconds_per_gib": per_gib(self.client_cpu),
+            "bytes": self.tally.bytes,
+            "verified_bytes": self.tally.verified_bytes,
+            "compared_bytes": self.compared_bytes,
+            "client_cpu_us_per_op": self.cpu_us_per_op(self.tally.cpu),
+            "client_cpu_seconds_per_gib": self.per_gib(self.tally.cpu),
             "server_cpu_us_per_op": self.server_cpu.map(|cpu| self.cpu_us_per_op(cpu)),
             "server_cpu_seconds_per_1000_ops":
                 self.server_cpu.map(|cpu| cpu.as_secs_f64() * 1e3 / self.ops()),
-            "server_cpu_seconds_per_gib": self.server_cpu.and_then(per_gib),
+            "server_cpu_seconds_per_gib": self.server_cpu.and_then(|cpu| self.per_gib(cpu)),
             "server_peak_rss_mib": self.server_peak_bytes.map(|bytes| bytes as f64 / MIB),
         })
     }
 
     /// Where a transfer's time went, in µs on average; none where all went over HTTP.
     fn mean_phases(&self) -> Option<Vec<(&'static str, f64)>> {
-        let transfers = self.phases.transfers;
+        let Spent { transfers, parts } = self.tally.spent;
         let mean = |time: Duration| time.as_secs_f64() * 1e6 / transfers as f64;
-        let parts = self.phases.parts().into_iter().map(|(name, time)| (name, mean(time)));
-        (transfers > 0).then(|| parts.collect())
+        let names = Phases::default().parts().map(|(name, _)| name);
+        (transfers > 0).then(|| names.into_iter().zip(parts.map(mean)).collect())
     }
 
     /// The same as a line.
@@ -104,16 +123,38 @@ impl Measured {
         Some(format!("of a transfer, µs on average: {}", parts.join(", ")))
     }
 
+    /// What a line of the plot is called: all but the size.
+    pub(super) fn series(&self) -> String {
+        let (operation, concurrency) = (self.cell.operation.name(), self.concurrency());
+        format!("{}, {operation}, {concurrency} in flight", self.target)
+    }
+
+    fn travelled(&self) -> Travelled {
+        self.tally.travelled.unwrap_or(Travelled::HTTP)
+    }
+
+    /// Where objects were held.
+    fn places(&self) -> String {
+        self.memory.iter().map(Memory::to_string).collect::<Vec<_>>().join(",")
+    }
+
     /// What a cell is called.
     fn label(&self) -> String {
-        let place = match self.cell.memory {
-            Memory::Host => String::new(),
-            gpu => format!(" {gpu}"),
+        let place = match self.places() {
+            host if host == Memory::Host.to_string() => String::new(),
+            other => format!(" {other}"),
         };
         match self.cell.operation {
-            Operation::Get => format!("GET {}{place}", size(self.cell.size)),
-            Operation::Put => format!("PUT {}{place}", size(self.cell.size)),
             Operation::List => format!("LIST 1000 of {}", self.cell.size),
+            operation => format!("{} {}{place}", operation.name(), sizes::shown(self.cell.size)),
+        }
+    }
+
+    /// Requests in flight: of each process, where there are several.
+    fn concurrency(&self) -> String {
+        match self.cell.processes {
+            1 => self.cell.workers.to_string(),
+            processes => format!("{processes}×{}", self.cell.workers),
         }
     }
 }
@@ -122,7 +163,7 @@ impl Measured {
 /// times as much the first one does.
 pub(super) fn table(results: &[Measured]) -> String {
     let mut text = format!(
-        "{:<22} {:>5} {:<12} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>9} {:>8} {:>7}\n",
+        "{:<22} {:>5} {:<18} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>9} {:>8} {:>7}\n",
         "operation",
         "conc",
         "service",
@@ -136,30 +177,22 @@ pub(super) fn table(results: &[Measured]) -> String {
         "RSS MiB",
         "ours/×"
     );
-    let shown = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-    };
     for (index, result) in results.iter().enumerate() {
-        let same_cell = |other: &&Measured| {
-            (other.cell.operation, other.cell.size, other.cell.workers)
-                == (result.cell.operation, result.cell.size, result.cell.workers)
-        };
-        let ours = results[..index].iter().find(same_cell);
+        let ours = results[..index].iter().find(|other| other.cell == result.cell);
         let ratio = ours.map(|ours| ours.ops_per_second() / result.ops_per_second());
-        let server_s_per_gib =
-            result.server_cpu.filter(|_| result.bytes > 0).map(|c| c.as_secs_f64() / result.gib());
+        let server_s_per_gib = result.server_cpu.and_then(|cpu| result.per_gib(cpu));
         text.push_str(&format!(
-            "{:<22} {:>5} {:<12} {:>9.0} {:>9.1} {:>9.0} {:>9.0} {:>10} {:>10} {:>9.1} {:>8} {:>7}\n",
+            "{:<22} {:>5} {:<18} {:>9.0} {:>9.1} {:>9.0} {:>9.0} {:>10} {:>10} {:>9.1} {:>8} {:>7}\n",
             result.label(),
-            result.cell.workers,
+            result.concurrency(),
             result.target,
             result.ops_per_second(),
-            result.bytes as f64 / MIB / result.seconds(),
-            result.latencies.quantile_us(0.5),
-            result.latencies.quantile_us(0.99),
+            result.tally.bytes as f64 / MIB / result.seconds(),
+            result.tally.latencies.quantile_us(0.5),
+            result.tally.latencies.quantile_us(0.99),
             shown(result.server_cpu.map(|cpu| result.cpu_us_per_op(cpu)), 1),
             shown(server_s_per_gib, 3),
-            result.cpu_us_per_op(result.client_cpu),
+            result.cpu_us_per_op(result.tally.cpu),
             shown(result.server_peak_bytes.map(|bytes| bytes as f64 / MIB), 0),
             shown(ratio, 2),
         ));
@@ -167,11 +200,30 @@ pub(super) fn table(results: &[Measured]) -> String {
     text
 }
 
-fn size(bytes: u64) -> String {
-    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-        if bytes >= unit && bytes.is_multiple_of(unit) {
-            return format!("{} {name}", bytes / unit);
-        }
+/// The same for a document: a row for each size of each line.
+pub(super) fn markdown(results: &[Measured]) -> String {
+    let mut text = "\
+| line | size | path | GiB/s | op/s | p50 µs | p99 µs | client CPU s/GiB | server CPU s/GiB |
+|---|---|---|---|---|---|---|---|---|
+"
+    .to_owned();
+    for result in results {
+        text.push_str(&format!(
+            "| {} | {} | {} | {:.3} | {:.0} | {:.0} | {:.0} | {} | {} |\n",
+            result.series(),
+            sizes::shown(result.cell.size),
+            result.travelled().path,
+            result.gib_per_second(),
+            result.ops_per_second(),
+            result.tally.latencies.quantile_us(0.5),
+            result.tally.latencies.quantile_us(0.99),
+            shown(result.per_gib(result.tally.cpu), 3),
+            shown(result.server_cpu.and_then(|cpu| result.per_gib(cpu)), 3),
+        ));
     }
-    format!("{bytes} B")
+    text
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
