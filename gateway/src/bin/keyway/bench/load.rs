@@ -14,6 +14,7 @@ use futures::future::try_join_all;
 use keyway_client::Client;
 use keyway_proto::{KeyStrength, TransferPath};
 
+use super::batch::{self, Batch};
 use super::histogram::Histogram;
 use super::pattern;
 use super::usage::{self, ProcessTime};
@@ -52,8 +53,10 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) operation: Operation,
-    /// Bytes of an object; for listings, keys in the bucket.
+    /// Bytes of an object, or of a range; for listings, keys in the bucket.
     pub(super) size: u64,
+    /// What a GET asks for, where that is many ranges of an object.
+    pub(super) batch: Option<Batch>,
     pub(super) workers: usize,
     /// Where clients hold objects.
     pub(super) memory: Memory,
@@ -108,8 +111,12 @@ pub(super) fn listing_bucket(bucket: &str, keys: u64) -> String {
 /// Runs one cell against one service.
 pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow::Result<Measured> {
     let objects = (DATASET_BYTES / cell.size.max(1)).clamp(*OBJECTS.start(), *OBJECTS.end());
-    if cell.operation == Operation::Get {
-        prepare(target, bucket, cell.size, objects).await?;
+    match cell.batch {
+        Some(batch) => batch::prepare(target, bucket, batch).await?,
+        None if cell.operation == Operation::Get => {
+            prepare(target, bucket, cell.size, objects).await?;
+        }
+        None => {}
     }
     let workers = (0..cell.workers as u64)
         .map(|number| Worker::new(target, bucket, cell, number, objects))
@@ -138,7 +145,7 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
         bytes: 0,
         verified_bytes: 0,
         dataset_bytes: match cell.operation {
-            Operation::Get => objects * cell.size,
+            Operation::Get => cell.batch.map_or(objects * cell.size, |batch| batch.object),
             Operation::Put => cell.workers as u64 * PUT_KEYS * cell.size,
             Operation::List => 0,
         },
@@ -205,7 +212,8 @@ impl Worker {
         objects: u64,
     ) -> anyhow::Result<Self> {
         let mut buffer = cell.memory.buffer(match cell.operation {
-            Operation::Get | Operation::Put => cell.size as usize,
+            Operation::Get => cell.batch.map_or(1, |batch| batch.ranges) * cell.size as usize,
+            Operation::Put => cell.size as usize,
             Operation::List => 0,
         })?;
         let mut bucket = bucket.to_owned();
@@ -243,7 +251,10 @@ impl Worker {
                 break;
             }
             let (bytes, verified_bytes, ended) = match self.cell.operation {
-                Operation::Get => self.get(turn).await?,
+                Operation::Get => match self.cell.batch {
+                    Some(batch) => self.gather(batch, turn).await?,
+                    None => self.get(turn).await?,
+                },
                 Operation::Put => self.put(turn).await?,
                 Operation::List => self.list().await?,
             };
@@ -279,6 +290,20 @@ impl Worker {
     fn took(&mut self, travelled: Travelled) {
         let all = self.tally.travelled.into_iter().chain([travelled]);
         self.tally.travelled = all.reduce(Travelled::weaker);
+    }
+
+    async fn gather(&mut self, batch: Batch, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {
+        let ranges = batch.random(&mut self.random);
+        let compared = turn.is_multiple_of(CHECKED_ONE_IN);
+        let got =
+            batch::gather(&self.client, &self.bucket, &mut self.buffer, batch, &ranges).await?;
+        let ended = Instant::now();
+        ensure!(got.bytes == batch.bytes(), "{} bytes of {}", got.bytes, batch.bytes());
+        if compared {
+            batch::compare(&self.buffer, batch, &ranges)?;
+        }
+        self.took(Travelled { path: got.path, strength: got.strength });
+        Ok((got.bytes, if compared { got.bytes } else { 0 }, ended))
     }
 
     async fn put(&mut self, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {

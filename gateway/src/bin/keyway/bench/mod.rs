@@ -1,5 +1,6 @@
 //! `keyway bench`: closed-loop load against any S3 service, peers side by side.
 
+mod batch;
 mod histogram;
 mod load;
 pub(crate) mod pattern;
@@ -57,6 +58,13 @@ pub(crate) struct Args {
     /// unless said.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     part_size: Option<u64>,
+    /// Ranges of one GET: each asks for so many of an object at random places, of the sizes given,
+    /// packed into one piece of memory. Where client and server share a host that is one request.
+    #[arg(long, value_name = "RANGES")]
+    batch: Option<usize>,
+    /// Bytes of the object that batches are of.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    batch_object: u64,
     /// Requests in flight.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     concurrency: Vec<usize>,
@@ -186,7 +194,10 @@ impl Args {
             };
             for size in sizes {
                 for workers in &self.concurrency {
+                    let ranges = self.batch.filter(|_| *operation == Operation::Get);
+                    let object = self.batch_object;
                     cells.push(Cell {
+                        batch: ranges.map(|ranges| batch::Batch::new(ranges, *size, object)),
                         operation: *operation,
                         size: *size,
                         workers: (*workers).max(1),

@@ -23,6 +23,11 @@ impl Measured {
         self.ops() / self.seconds()
     }
 
+    /// Ranges per second, where a GET asks for several.
+    fn ranges_per_second(&self) -> Option<f64> {
+        self.cell.batch.map(|batch| self.ops_per_second() * batch.ranges as f64)
+    }
+
     fn gib(&self) -> f64 {
         self.bytes as f64 / GIB
     }
@@ -45,10 +50,12 @@ impl Measured {
             Operation::List => 0,
             Operation::Get | Operation::Put => self.cell.size / 1024,
         };
+        let ranges = self.ranges_per_second();
+        let ranges = ranges.map_or_else(String::new, |rate| format!(" Ranges: {rate:.0}/sec"));
         format!(
             "IoType: {io_type} XferType: {} Threads: {} DataSetSize: {data_kib}/{dataset_kib}(KiB) \
              IOSize: {io_kib}(KiB) Throughput: {:.6} GiB/sec, Avg_Latency: {:.6} usecs ops: {} \
-             total_time {:.6} secs",
+             total_time {:.6} secs{ranges}",
             self.travelled.path.as_str().to_uppercase(),
             self.cell.workers,
             self.gib() / self.seconds(),
@@ -66,6 +73,8 @@ impl Measured {
             "strength": self.travelled.strength,
             "operation": format!("{:?}", self.cell.operation).to_lowercase(),
             "size": self.cell.size,
+            "ranges_per_op": self.cell.batch.map(|batch| batch.ranges),
+            "ranges_per_second": self.ranges_per_second(),
             "concurrency": self.cell.workers,
             "memory": self.cell.memory.to_string(),
             "seconds": self.seconds(),
@@ -94,7 +103,13 @@ impl Measured {
             gpu => format!(" {gpu}"),
         };
         match self.cell.operation {
-            Operation::Get => format!("GET {}{place}", size(self.cell.size)),
+            Operation::Get => {
+                let size = size(self.cell.size);
+                match self.cell.batch {
+                    Some(batch) => format!("GET {}x{size}{place}", batch.ranges),
+                    None => format!("GET {size}{place}"),
+                }
+            }
             Operation::Put => format!("PUT {}{place}", size(self.cell.size)),
             Operation::List => format!("LIST 1000 of {}", self.cell.size),
         }
