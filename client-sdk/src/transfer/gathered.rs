@@ -164,7 +164,9 @@ impl Batch {
         }
         let error = answer.read_error(&Method::POST).await;
         match error.code() {
-            Some("NoSuchEndpoint") => {
+            Some("NoSuchKey" | "NoSuchBucket") => Err(error),
+            // A server that does not know the path answers without a code of S3's.
+            _ if error.is_not_found() => {
                 rdma.gathers_no_ranges();
                 Ok(Step::Singly)
             }
