@@ -88,6 +88,6 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;
 pub use transfer::{
-    Failed, GetObject, GetOutcome, GetRanges, GetTarget, ObjectInfo, Progress, PutBody, PutObject,
-    PutOutcome, Unverified, Verified,
+    Failed, Gather, GatherOutcome, GetObject, GetOutcome, GetRanges, GetTarget, ObjectInfo,
+    Progress, PutBody, PutObject, PutOutcome, Unverified, Verified,
 };

@@ -1,6 +1,7 @@
 //! Direct transfers: what a grant lets a node do with a client's memory.
 
-use crate::id::SessionId;
+use crate::gather::GatherPlan;
+use crate::id::{SessionId, TenantId, TransferId};
 use crate::plan::{GetPlan, PutPlan};
 use crate::session::SessionOwner;
 use crate::{DigestSet, SessionToken};
@@ -43,6 +44,9 @@ pub struct DirectPlan {
 pub enum DirectWork {
     /// The plan's bytes into the windows; the receipt carries these digests of them.
     Get(GetPlan, DigestSet),
+    /// The plan's pieces, each to its place in the one window; the receipt carries these digests
+    /// of them, one behind the other in the order of their places.
+    Gather(GatherPlan, DigestSet),
     /// The windows' first `plan.length()` bytes into chunks.
     Put(PutPlan),
 }
@@ -57,12 +61,40 @@ impl DirectPlan {
     pub fn length(&self) -> u64 {
         match &self.work {
             DirectWork::Get(plan, _) => plan.length(),
+            DirectWork::Gather(plan, _) => plan.length(),
             DirectWork::Put(plan) => plan.length(),
         }
     }
 
     /// Whether the bytes fit the windows.
     pub fn fits(&self) -> bool {
-        self.length() <= self.target.length()
+        let room = self.target.length();
+        match &self.work {
+            // Places are counted from the first byte of one window.
+            DirectWork::Gather(plan, _) => {
+                self.target.windows().len() == 1 && plan.is_sound() && plan.memory() <= room
+            }
+            DirectWork::Get(..) | DirectWork::Put(_) => self.length() <= room,
+        }
+    }
+}
+
+impl DirectWork {
+    /// The transfer that the receipt will name.
+    pub fn transfer(&self) -> TransferId {
+        match self {
+            Self::Get(plan, _) => plan.transfer,
+            Self::Gather(plan, _) => plan.transfer,
+            Self::Put(plan) => plan.transfer,
+        }
+    }
+
+    /// Whose bytes move.
+    pub fn tenant(&self) -> TenantId {
+        match self {
+            Self::Get(plan, _) => plan.tenant,
+            Self::Gather(plan, _) => plan.tenant,
+            Self::Put(plan) => plan.tenant,
+        }
     }
 }

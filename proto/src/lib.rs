@@ -10,6 +10,7 @@
 
 pub mod checksum;
 pub mod direct;
+pub mod gather;
 pub mod id;
 pub mod key;
 pub mod local;
@@ -17,6 +18,7 @@ pub mod name;
 pub mod plan;
 pub mod prefetch;
 pub mod range;
+pub mod ranges;
 pub mod receipt;
 pub mod session;
 pub mod session_token;
@@ -25,12 +27,14 @@ pub mod unit;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
+pub use gather::{GatherPiece, GatherPlan};
 pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};
 pub use local::{Door, DoorTicket, HostId, LocalSessionOffer, LocalSessionRequest};
 pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};
 pub use prefetch::{PrefetchPosition, PrefetchReply, PrefetchRequest};
 pub use range::ByteRange;
+pub use ranges::{InvalidRanges, PlacedRange, RangesRequest};
 pub use receipt::{KeyFate, KeyStrength, Receipt, TransferPath};
 pub use session::{
     Gid, LinkLayer, PathMtu, QpAddress, Rail, SessionOffer, SessionOwner, SessionRequest,

@@ -34,7 +34,7 @@ mod transaction;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyway_fabric::gpu::Gpu;
 use keyway_proto::{KeyStrength, NodeId, TransferPath};
@@ -113,6 +113,8 @@ pub(crate) struct Rdma {
     policy: PathPolicy,
     config: RdmaConfig,
     counters: Counters,
+    /// Whether the service was found not to move many ranges in one request.
+    no_ranges: AtomicBool,
     ports: OnceCell<Result<Vec<Arc<LocalPort>>, Fallback>>,
     listed: tokio::sync::Mutex<Option<Listed>>,
 }
@@ -154,6 +156,7 @@ impl Rdma {
             policy,
             config,
             counters: Counters::default(),
+            no_ranges: AtomicBool::new(false),
             ports: OnceCell::new(),
             listed: tokio::sync::Mutex::default(),
         }
@@ -207,13 +210,7 @@ impl Rdma {
         if auto && reach.gpu.is_some() && bytes < self.config.local_gpu_min_bytes {
             why = Fallback::Small;
         } else if local && reach.shareable {
-            let weak = self.config.strength_min > KeyStrength::Ipc;
-            let doors = if weak { Err(Fallback::TooWeak) } else { self.doors().await };
-            let ticket = match doors {
-                Ok(doors) => doors.ticket(node, None, self.is_required(), &self.opening()).await,
-                Err(why) => Err(why),
-            };
-            match ticket {
+            match self.local_ticket(node).await {
                 Ok(ticket) => return Ok(ticket),
                 Err(reason) => why = reason,
             }
@@ -232,6 +229,35 @@ impl Rdma {
         }
         let insisting = self.is_required();
         rails.ticket(node, reach.gpu.as_ref(), insisting, &self.opening()).await
+    }
+
+    /// Leave for a transfer with a node of this host. Waits for a free window.
+    async fn local_ticket(&self, node: Option<NodeId>) -> Result<Ticket, Fallback> {
+        if self.config.strength_min > KeyStrength::Ipc {
+            return Err(Fallback::TooWeak);
+        }
+        self.doors().await?.ticket(node, None, self.is_required(), &self.opening()).await
+    }
+
+    /// Whether many ranges of so many bytes in all may go in one request.
+    pub(crate) fn may_gather(&self, bytes: u64, reach: &Reach) -> bool {
+        let local = PathPolicy::Require(TransferPath::IpcHost);
+        let local = [PathPolicy::Auto, local, PathPolicy::Require(TransferPath::IpcGpu)];
+        local.contains(&self.policy)
+            && reach.shareable
+            && self.config.strength_min <= KeyStrength::Ipc
+            && self.is_wanted(bytes)
+            && !self.no_ranges.load(Ordering::Relaxed)
+    }
+
+    /// Leave for a transfer of many ranges: with a node of this host, or none.
+    pub(crate) async fn gather_ticket(&self) -> Result<Ticket, Fallback> {
+        self.local_ticket(None).await
+    }
+
+    /// The service does not move many ranges in one request.
+    pub(crate) fn gathers_no_ranges(&self) {
+        self.no_ranges.store(true, Ordering::Relaxed);
     }
 
     /// Whether a node is reached.

@@ -48,17 +48,17 @@ impl Client {
 #[must_use = "a request is sent by `into` or `bytes`"]
 pub struct GetObject {
     pub(super) client: Client,
-    bucket: Arc<str>,
-    key: Arc<str>,
+    pub(super) bucket: Arc<str>,
+    pub(super) key: Arc<str>,
     range: Option<ByteRange>,
     version: Option<String>,
-    if_match: Option<String>,
+    pub(super) if_match: Option<String>,
     if_none_match: Option<String>,
     part_bytes: u64,
     pub(super) concurrency: usize,
     progress: Option<ProgressFn>,
     deadline: Option<Duration>,
-    turn: Option<Arc<StreamTurn>>,
+    pub(super) turn: Option<Arc<StreamTurn>>,
 }
 
 /// A finished read.

@@ -14,6 +14,8 @@
 
 mod direct;
 mod fetch;
+mod gather;
+mod gathered;
 mod get;
 mod info;
 mod landing;
@@ -33,6 +35,7 @@ use keyway_proto::Checksum;
 
 use crate::error::ClientError;
 
+pub use gather::{Gather, GatherOutcome};
 pub use get::{GetObject, GetOutcome};
 pub use info::ObjectInfo;
 pub use landing::GetTarget;

@@ -12,14 +12,13 @@ use keyway_fabric::ipc::MemoryKind;
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::{Direction, Relinquished, Worker, WorkerAction, WorkerEvent};
 use keyway_proto::{
-    Digests, DirectPlan, DirectWork, KeyFate, KeyStrength, Receipt, SessionToken, TransferId,
-    TransferPath,
+    Digests, DirectPlan, DirectWork, KeyFate, KeyStrength, Receipt, SessionToken, TransferPath,
 };
 use tokio::sync::oneshot;
 
 use super::session::Way;
 use super::transport::Transport;
-use super::{Accepted, Direct, get, put};
+use super::{Accepted, Direct, gather, get, put};
 use crate::engine::{Admission, Counters};
 use crate::node::{DirectError, TransferError, Transferred};
 use crate::store::BlobStore;
@@ -103,7 +102,7 @@ impl<T: Transport> Over<'_, T> {
             };
             counter.fetch_add(bytes, Ordering::Relaxed);
             Receipt {
-                transfer: transfer_of(&plan.work),
+                transfer: plan.work.transfer(),
                 bytes,
                 digests,
                 path: self.path,
@@ -130,6 +129,11 @@ impl<T: Transport> Over<'_, T> {
                 let tail = get::run(get, *digests, target, way, revoker, needs, turn).await?;
                 Ok(Moved::Written(tail))
             }
+            DirectWork::Gather(pieces, digests) => {
+                let revoker = self.strength.revoker();
+                let tail = gather::run(pieces, *digests, target, way, revoker, needs, turn).await?;
+                Ok(Moved::Written(tail))
+            }
             DirectWork::Put(put) => {
                 Ok(Moved::Landed(put::run(put, target, way, needs, turn).await?))
             }
@@ -139,15 +143,8 @@ impl<T: Transport> Over<'_, T> {
 
 fn direction_of(work: &DirectWork) -> Direction {
     match work {
-        DirectWork::Get(..) => Direction::Write,
+        DirectWork::Get(..) | DirectWork::Gather(..) => Direction::Write,
         DirectWork::Put(..) => Direction::Read,
-    }
-}
-
-fn transfer_of(work: &DirectWork) -> TransferId {
-    match work {
-        DirectWork::Get(plan, _) => plan.transfer,
-        DirectWork::Put(plan) => plan.transfer,
     }
 }
 
@@ -166,9 +163,9 @@ impl<T: Transport> Ending<'_, T> {
     ) -> (Relinquished, Result<Digests, DirectError>) {
         match moved {
             Ok(Moved::Written(tail)) => {
-                let get::Tail { batch, digests, reading } = tail;
+                let get::Tail { batch, digests, holds } = tail;
                 let (moved, key) = self.relinquish(WorkerEvent::Moved, batch).await;
-                drop(reading);
+                drop(holds);
                 (key, if moved { Ok(digests) } else { Err(lost()) })
             }
             // The disk works while the key ends.

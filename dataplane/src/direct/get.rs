@@ -20,18 +20,18 @@ use keyway_proto::{ChecksumKind, DigestSet, Digests, GetPlan, SessionToken};
 use super::execute::Needs;
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Reading, Turn, start_get};
+use crate::engine::{Turn, start_get};
 use crate::node::DirectError;
 
 /// Batches posted and not completed. Their leases come on top of those of the reads.
-const BATCHES_IN_FLIGHT: usize = 4;
+pub(super) const BATCHES_IN_FLIGHT: usize = 4;
 
 /// What is left to be posted, with the digests of all bytes.
 pub(super) struct Tail<B> {
     pub(super) batch: B,
     pub(super) digests: Digests,
-    /// Holds the transfer's turn.
-    pub(super) reading: Box<Reading>,
+    /// The transfer's turn, and what else it has until its end.
+    pub(super) holds: Box<dyn Send>,
 }
 
 pub(super) async fn run<T: Transport>(
@@ -86,12 +86,12 @@ pub(super) async fn run<T: Transport>(
         // The client ends the key as soon as it hears of this: all must have arrived.
         way.post(std::mem::take(&mut batch)).await?;
     }
-    Ok(Tail { batch, digests: hasher.finish(), reading: Box::new(reading) })
+    Ok(Tail { batch, digests: hasher.finish(), holds: Box::new(reading) })
 }
 
 /// The bytes in memory that the link reaches: a copy where the store's own is elsewhere, as
 /// the memory store's is.
-async fn reachable(bytes: Bytes, way: &impl Transport, pool: &LeasePool) -> Bytes {
+pub(super) async fn reachable(bytes: Bytes, way: &impl Transport, pool: &LeasePool) -> Bytes {
     if way.reaches(&bytes) {
         return bytes;
     }

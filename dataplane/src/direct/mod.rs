@@ -9,11 +9,13 @@
 //! | a grant is verified, once | [`keys`] |
 //! | the plan is executed, the key ended, whatever happens | [`execute`] |
 //! | bytes: extents → leases → the client's memory | [`get`] |
+//! | many small pieces of extents, each to its place in the client's memory | [`gather`] |
 //! | bytes: the client's memory → leases → extents | [`put`] |
 
 mod config;
 mod door;
 mod execute;
+mod gather;
 mod get;
 mod keys;
 mod put;

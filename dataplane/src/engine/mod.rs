@@ -1,6 +1,6 @@
 //! The engine of a node: executes plans over a blob store.
 //!
-//! [`get`] and [`put`] hold the two data paths, [`admission`] says who may start, and
+//! [`get`], [`gather`] and [`put`] hold the data paths, [`admission`] says who may start, and
 //! [`digest`] computes what receipts carry. Everything here runs on tokio and does no I/O
 //! of its own: devices belong to the store. Transfers into clients' own memory are
 //! [`direct`](crate::direct)'s.
@@ -29,6 +29,7 @@ use crate::store::{BlobStore, StoreUsage};
 
 mod admission;
 mod digest;
+mod gather;
 mod get;
 mod open;
 mod put;
@@ -36,7 +37,8 @@ mod put;
 mod tests;
 
 pub(crate) use admission::{Admission, Turn};
-pub(crate) use get::{Reading, start as start_get};
+pub(crate) use gather::{Gathering, Run, Step};
+pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
 pub(crate) use put::{next_piece, publish};
 
@@ -245,7 +247,7 @@ impl StorageNode for LocalNode {
             Err(error) => return Transferred::refused(error),
         };
         let counter = match accepted.plan.work {
-            DirectWork::Get(..) => &self.counters.gets,
+            DirectWork::Get(..) | DirectWork::Gather(..) => &self.counters.gets,
             DirectWork::Put(..) => &self.counters.puts,
         };
         counter.fetch_add(1, Ordering::Relaxed);

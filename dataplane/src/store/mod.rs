@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use keyway_fabric::memory::Lease;
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
@@ -81,6 +82,12 @@ pub trait PinnedChunk: Send + Sync {
     /// its end; as long as it is contiguous. `None` when they must be read.
     fn held(&self, range: ByteRange) -> Option<Frame>;
 
+    /// What of the chunk is in memory, looked up once for many short ranges of it. `None` where
+    /// nothing is, or where [`held`](Self::held) costs no more.
+    fn resident(&self) -> Option<Box<dyn Resident>> {
+        None
+    }
+
     /// Reads a range that lies in the chunk and in one [`PIECE_BYTES_MAX`]-aligned window of
     /// it; what is taken out of the result is verified. `lease` is a buffer of [`read_class`], or
     /// none: then one is waited for. The future holds the chunk by itself.
@@ -89,6 +96,13 @@ pub trait PinnedChunk: Send + Sync {
         range: ByteRange,
         lease: Option<Lease>,
     ) -> BoxFuture<'static, Result<Fetched, StoreError>>;
+}
+
+/// A chunk in memory, for whoever reads many short ranges of it.
+pub trait Resident: Send {
+    /// The verified bytes of a range that lies in the chunk; `None` when not all of them are here
+    /// in a row.
+    fn bytes(&mut self, range: ByteRange) -> Option<Bytes>;
 }
 
 /// A chunk being written.

@@ -11,7 +11,7 @@
 //! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
-//! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch` |
+//! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch`, `gather` |
 //! | every failure's code | `errors` |
 //!
 //! [`service()`] gives the tower service that a server mounts.
@@ -29,6 +29,7 @@ mod envelope;
 mod errors;
 mod etag;
 mod framing;
+mod gather;
 mod get;
 mod headers;
 mod host;

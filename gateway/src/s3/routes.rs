@@ -9,12 +9,14 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use keyway_dataplane::TransferError;
 use keyway_dataplane::node::BodyError;
+use keyway_proto::ranges::RANGES_DOCUMENT_BYTES_MAX;
 use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::Core;
 use super::access::{Gate, caller};
 use super::errors::Failure;
+use super::gather;
 use super::lenient::LenientReads;
 use super::prefetch;
 use super::rdma;
@@ -100,7 +102,14 @@ impl ControlRoute {
         let call = Call::of(&request.method, request.uri.path())?;
         let document = match call {
             Call::OpenSession | Call::OpenLocalSession | Call::Prefetch => {
-                document(&request.headers, request.input).await?
+                document(&request.headers, request.input, DOCUMENT_BYTES_MAX).await?
+            }
+            Call::GetRanges => {
+                let S3Request { headers, input, extensions, .. } = request;
+                let document = document(&headers, input, RANGES_DOCUMENT_BYTES_MAX).await?;
+                let headers =
+                    gather::gather(&self.core, &caller, &headers, &extensions, &document).await?;
+                return Ok(S3Response::with_headers(Body::empty(), headers));
             }
             Call::ListRails | Call::CloseSession(_) => Bytes::new(),
         };
@@ -126,7 +135,7 @@ impl ControlRoute {
 /// # Errors
 /// `InvalidRequest` for one that is not signed, `EntityTooLarge`, and those of a body that
 /// breaks or is not the one that was signed.
-async fn document(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+async fn document(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
     let is_hash = |value: &HeaderValue| hex::decode(value.as_bytes()).is_ok_and(|h| h.len() == 32);
     let hashed = headers.get(CONTENT_SHA256).is_some_and(is_hash);
     if !hashed || !headers.contains_key(AUTHORIZATION) {
@@ -135,7 +144,7 @@ async fn document(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
             "The body must be signed: x-amz-content-sha256 must be its SHA-256.",
         ));
     }
-    match Limited::new(body, DOCUMENT_BYTES_MAX).collect().await {
+    match Limited::new(body, bytes_max).collect().await {
         Ok(whole) => Ok(whole.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             Err(Failure::code(S3ErrorCode::EntityTooLarge))

@@ -21,8 +21,8 @@ use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
     ChunkId, DirectPlan, DirectWork, Door, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer,
-    LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, PutPlan, QpAddress, Rail, Receipt,
-    RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
+    LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece, PutPlan, QpAddress, Rail,
+    Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
     SessionSelector, SessionToken, TenantId, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
@@ -252,8 +252,37 @@ impl DirectNode {
                     key: KeyFate::Relinquished(Relinquished::Invalidated),
                 }
             }
+            DirectWork::Gather(gather, digests) => {
+                if let Some(Fault::LosesChunk) = fault {
+                    return Err(TransferError::NoSuchChunk(gather.chunks[0]).into());
+                }
+                let (mut memory, mut hasher) = (self.fetch(plan)?, MultiHasher::new(*digests));
+                for piece in &gather.pieces {
+                    let (transfer, tenant) = (gather.transfer, gather.tenant);
+                    let chunk = gather.chunks[piece.chunk as usize];
+                    let pieces = vec![Piece { chunk, range: piece.range() }];
+                    let mut body = self.inner.get(GetPlan { transfer, tenant, pieces }).await?.body;
+                    let mut at = piece.at as usize;
+                    while let Some(frame) = body.next().await {
+                        let frame = frame?;
+                        hasher.update(&frame);
+                        memory[at..at + frame.len()].copy_from_slice(&frame);
+                        at += frame.len();
+                    }
+                }
+                self.write(plan, &memory)?;
+                Receipt {
+                    transfer: gather.transfer,
+                    bytes: gather.length(),
+                    digests: hasher.finish(),
+                    path: TransferPath::VerbsHost,
+                    strength: KeyStrength::Window,
+                    key: KeyFate::Relinquished(Relinquished::Invalidated),
+                }
+            }
             DirectWork::Put(put) => {
                 let mut bytes = self.fetch(plan)?;
+                bytes.truncate(put.length() as usize);
                 if let Some(Fault::Corrupts) = fault {
                     bytes[0] ^= 1;
                 }
@@ -306,7 +335,6 @@ impl DirectNode {
         for (base, at, length) in self.windows(plan)? {
             bytes.extend_from_slice(&self.state.lock().memory[&base][at..at + length]);
         }
-        bytes.truncate(plan.length() as usize);
         Ok(bytes)
     }
 

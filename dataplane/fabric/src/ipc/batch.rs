@@ -48,6 +48,8 @@ pub(super) struct Copies {
     host: HostCopies,
     gpu: Option<(CopyQueue, CopyBatch)>,
     bytes: usize,
+    /// The mapping that the batch was last given to keep.
+    kept: Option<Arc<DeviceMapping>>,
     /// Dropped when all copies are made.
     passes: Vec<Pass>,
 }
@@ -97,19 +99,19 @@ impl Copies {
         self.passes.push(pass);
     }
 
-    /// Counts a copy under the key, and in the region, until all are made.
-    fn enter(&mut self, claim: &Claim) {
+    /// Counts copies under the key, and in the region, until all are made.
+    pub(super) fn enter(&mut self, claim: &Claim) {
         self.passes.push(claim.gate.enter());
         self.passes.push(claim.region.gate.enter());
     }
 
+    /// Writes under a claim that was [entered](Self::enter).
     pub(super) fn write(
         &mut self,
         claim: &Claim,
         bytes: Bytes,
         offset: usize,
     ) -> Result<(), LinkError> {
-        self.enter(claim);
         self.bytes += bytes.len();
         match &claim.region.mapping {
             Mapping::Host(mapping) => self.host.write(bytes, mapping, offset),
@@ -172,7 +174,10 @@ impl Copies {
         if of.gpu().uuid() != queue.gpu().uuid() {
             return Err(LinkError::Access);
         }
-        batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
+        if self.kept.as_ref().is_none_or(|kept| !Arc::ptr_eq(kept, mapping)) {
+            self.kept = Some(Arc::clone(mapping));
+            batch.keep(Arc::clone(mapping) as Arc<dyn std::any::Any + Send + Sync>);
+        }
         Ok(batch)
     }
 

@@ -3,7 +3,7 @@
 //! Sketch: one pass of `memcpy` at memory bandwidth, about 10 GB/s a thread; no system call.
 //! Short ones are made where they are asked for, long ones on a blocking thread.
 //!
-//! Invariant: a [`Run`]'s far side lies within `mapping`, which it keeps mapped. The far side's
+//! Invariant: a [`Run`]'s far side lies within its mapping, which is kept mapped. The far side's
 //! process may read and write there at any time; nothing here depends on what stands there, and
 //! no reference to it is made.
 
@@ -22,6 +22,8 @@ const AT_ONCE_BYTES: usize = 256 << 10;
 #[derive(Default)]
 pub(super) struct HostCopies {
     runs: Vec<Run>,
+    /// What the runs' far sides lie in.
+    mappings: Vec<Arc<SharedMemory>>,
     bytes: usize,
     leases: Vec<Lease>,
 }
@@ -29,7 +31,7 @@ pub(super) struct HostCopies {
 /// One copy.
 struct Run {
     near: Near,
-    mapping: Arc<SharedMemory>,
+    mapping: usize,
     /// Of the far side, within the mapping.
     offset: usize,
     length: usize,
@@ -78,7 +80,12 @@ impl HostCopies {
         let end = offset.checked_add(length).expect("an offset in memory");
         assert!(end <= mapping.bytes(), "the copy stays in the mapping");
         self.bytes += length;
-        self.runs.push(Run { near, mapping: Arc::clone(mapping), offset, length });
+        // One after the other is of the same.
+        if self.mappings.last().is_none_or(|last| !Arc::ptr_eq(last, mapping)) {
+            self.mappings.push(Arc::clone(mapping));
+        }
+        let mapping = self.mappings.len() - 1;
+        self.runs.push(Run { near, mapping, offset, length });
     }
 
     /// Makes the copies, and gives the leases back.
@@ -97,8 +104,9 @@ impl HostCopies {
 
     fn copy(&mut self) {
         for run in self.runs.drain(..) {
-            // SAFETY: `add` has checked that the run lies in the mapping, which `run` keeps.
-            let far = unsafe { run.mapping.base().as_ptr().add(run.offset) };
+            let mapping = &self.mappings[run.mapping];
+            // SAFETY: `add` has checked that the run lies in the mapping, which `self` keeps.
+            let far = unsafe { mapping.base().as_ptr().add(run.offset) };
             match run.near {
                 // SAFETY: both sides are `length` bytes; ours is not the other process's
                 // mapping, so they do not overlap.

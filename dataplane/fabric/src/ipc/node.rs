@@ -154,9 +154,18 @@ impl NodeLink {
                 return Err(LinkError::Closed);
             }
             copies.keep(self.shared.gate.enter());
+            // A gathering has a thousand writes under one key: it is looked up once.
+            let mut known: Option<(RemoteKey, &Claim)> = None;
             for (bytes, address, key) in writes {
-                let window = RemoteWindow { address, length: bytes.len() as u32, key };
-                let (claim, offset) = state.reach(&window, Direction::Write)?;
+                let claim = match known {
+                    Some((of, claim)) if of == key => claim,
+                    _ => state.claim(key)?,
+                };
+                if known.is_none_or(|(of, _)| of != key) {
+                    copies.enter(claim);
+                    known = Some((key, claim));
+                }
+                let offset = claim.reach(address, bytes.len() as u64, Direction::Write)?;
                 copies.write(claim, bytes, offset)?;
             }
             for (lease, runs) in reads {
@@ -274,14 +283,25 @@ impl State {
         window: &RemoteWindow,
         direction: Direction,
     ) -> Result<(&Claim, usize), LinkError> {
-        let claim = self.claims.get(&window.key).ok_or(LinkError::Access)?;
-        let Entry { address, length, .. } = claim.entry;
-        let within = offset_in(address, length, window.address, u64::from(window.length));
-        if claim.entry.direction != direction || within.is_none() {
+        let claim = self.claim(window.key)?;
+        Ok((claim, claim.reach(window.address, u64::from(window.length), direction)?))
+    }
+
+    /// The claim of a key.
+    fn claim(&self, key: RemoteKey) -> Result<&Claim, LinkError> {
+        self.claims.get(&key).ok_or(LinkError::Access)
+    }
+}
+
+impl Claim {
+    /// Where in the region's mapping `bytes` bytes of the client's at `address` lie, if the key
+    /// opens them.
+    fn reach(&self, address: u64, bytes: u64, direction: Direction) -> Result<usize, LinkError> {
+        let within = offset_in(self.entry.address, self.entry.length, address, bytes);
+        if self.entry.direction != direction || within.is_none() {
             return Err(LinkError::Access);
         }
-        let offset = window.address - claim.region.base;
-        Ok((claim, usize::try_from(offset).map_err(|_| LinkError::Access)?))
+        usize::try_from(address - self.region.base).map_err(|_| LinkError::Access)
     }
 }
 

@@ -83,6 +83,7 @@ fn overlaps(lent: &[Range<usize>], range: &Range<usize>) -> bool {
 }
 
 fn take(lent: &mut Vec<Range<usize>>, range: &Range<usize>) {
-    let entry = lent.iter().position(|other| other == range);
+    // From the end: what is cut into a thousand pieces is cut off its last entry.
+    let entry = lent.iter().rposition(|other| other == range);
     lent.swap_remove(entry.expect("every living slice has its entry"));
 }

@@ -114,6 +114,23 @@ impl Entry {
         Some(Frame::with_sums(bytes, sums))
     }
 
+    /// A run that is here and contiguous, with all of a range in it; and the offset in the chunk
+    /// at which it begins. From its extent's first byte on, where that can be.
+    pub(super) fn run_around(&self, range: ByteRange) -> Option<(u64, Bytes)> {
+        let (extent, at) = self.place(range.offset());
+        let end_of = |block: usize| {
+            let end = (block + extent.filled_from(block)) * BLOCK;
+            end.min(extent.len())
+        };
+        let needed = at + range.length() as usize;
+        let first = if needed <= end_of(0) { 0 } else { at / BLOCK };
+        let (begin, end) = (first * BLOCK, end_of(first));
+        if needed > end {
+            return None;
+        }
+        Some((range.offset() - (at - begin) as u64, extent.bytes(begin..end)?))
+    }
+
     /// Compares the blocks that lie in a range, as far as they are here, with their sums, and
     /// gives the offset of the first that differs.
     pub(super) fn damage(&self, range: ByteRange) -> Option<u64> {
@@ -289,6 +306,15 @@ mod tests {
                 let expected = end.saturating_sub(offset);
                 prop_assert_eq!(entry.has_all(range), expected == range.length());
                 prop_assert!(entry.damage(range).is_none());
+                let around = entry.run_around(range);
+                if let Some((begin, run)) = &around {
+                    let from = (offset - begin) as usize;
+                    let bytes = &content[offset as usize..range.end() as usize];
+                    prop_assert_eq!(&run[from..from + bytes.len()], bytes);
+                }
+                if !split {
+                    prop_assert_eq!(around.is_some(), expected == range.length());
+                }
                 let Some(frame) = entry.frame(range) else {
                     prop_assert_eq!(expected, 0);
                     continue;

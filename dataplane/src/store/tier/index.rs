@@ -67,6 +67,11 @@ impl Counters {
         self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(super) fn hit_often(&self, hits: u64, bytes: u64) {
+        self.hits.fetch_add(hits, Ordering::Relaxed);
+        self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn miss(&self, bytes: u64) {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.miss_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! | [`index`] | which chunks are here; room for more |
 //! | [`queues`] | who goes when room is needed |
 //! | [`flight`], [`read`] | hits, and misses that fill on their way |
+//! | [`resident`] | many short hits of one chunk |
 //! | [`write`] | writes that leave their bytes here |
 //! | [`load`] | prefetching |
 //! | [`scrub`] | looking for bytes that have changed |
@@ -43,6 +44,7 @@ mod load;
 mod model_tests;
 mod queues;
 mod read;
+mod resident;
 mod scrub;
 #[cfg(test)]
 mod tests;

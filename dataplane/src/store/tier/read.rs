@@ -15,7 +15,8 @@ use super::config::TierVerify;
 use super::entry::Entry;
 use super::flight::{Boarding, Flying};
 use super::index::Reason;
-use crate::store::{Fetched, Frame, PinnedChunk, StoreError, block_span, read_class};
+use super::resident::HeldChunk;
+use crate::store::{Fetched, Frame, PinnedChunk, Resident, StoreError, block_span, read_class};
 
 /// Longest run that is handed out after a pass over it: some tens of microseconds.
 const VERIFIED_RUN_BYTES: u64 = MIB;
@@ -59,6 +60,12 @@ impl PinnedChunk for Pin {
             entry.touch();
         }
         Some(frame)
+    }
+
+    fn resident(&self) -> Option<Box<dyn Resident>> {
+        let entry = self.shared.index.find(self.chunk)?;
+        let is_first = !self.counted.swap(true, Ordering::Relaxed);
+        Some(Box::new(HeldChunk::new(&self.shared, entry, is_first)))
     }
 
     fn read(&self, range: ByteRange, lease: Option<Lease>) -> Read {

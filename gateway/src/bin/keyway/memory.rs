@@ -1,10 +1,13 @@
 //! Where a command holds objects: host memory, or a GPU's.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use keyway_client::{
-    ClientError, DeviceBuffer, Failed, GetObject, GetOutcome, Gpu, HostBuffer, LendError, PutBody,
+    ClientError, DeviceBuffer, Failed, Gather, GatherOutcome, GetObject, GetOutcome, Gpu,
+    HostBuffer, LendError, PutBody,
 };
+use keyway_proto::ByteRange;
 use serde::{Deserialize, Serialize};
 
 /// The memory that a command was told to use.
@@ -75,6 +78,26 @@ impl Buffer {
             Self::Host(buffer) => forget(get.into(buffer.slice_mut(..length)?).await)?,
             Self::Gpu(buffer) => forget(get.into(buffer.slice_mut(..length)?).await)?,
         })
+    }
+
+    /// Reads ranges of an object into its first `length` bytes.
+    pub(crate) async fn gather(
+        &mut self,
+        gather: Gather,
+        length: usize,
+        ranges: Arc<[ByteRange]>,
+    ) -> anyhow::Result<GatherOutcome<()>> {
+        let gathered = match self {
+            Self::Host(buffer) => {
+                let gathered = gather.into(buffer.slice_mut(..length)?, ranges).await;
+                gathered.map(|outcome| outcome.map(drop)).map_err(|failed| failed.error)
+            }
+            Self::Gpu(buffer) => {
+                let gathered = gather.into(buffer.slice_mut(..length)?, ranges).await;
+                gathered.map(|outcome| outcome.map(drop)).map_err(|failed| failed.error)
+            }
+        };
+        Ok(gathered?)
     }
 
     /// All of it, to be written as an object.

@@ -12,6 +12,7 @@ use keyway_proto::key::Relinquished;
 use parking_lot::Mutex;
 
 use super::token::TOKEN;
+use crate::control::RANGES_PATH;
 
 /// The header that tells.
 const KEY: HeaderName = HeaderName::from_static("x-keyway-rdma-key");
@@ -28,7 +29,8 @@ impl Lent {
     /// Begins to watch over a request that carries a token; `None` for all others. From here on
     /// the token does not show in `Debug` output.
     pub(in crate::s3) fn begin<B>(request: &mut Request<B>) -> Option<Self> {
-        if !matches!(*request.method(), Method::GET | Method::PUT) {
+        let gathers = *request.method() == Method::POST && request.uri().path() == RANGES_PATH;
+        if !gathers && !matches!(*request.method(), Method::GET | Method::PUT) {
             return None;
         }
         // `get_mut` finds the first of several alone; several are refused, but hidden as well.
@@ -97,6 +99,15 @@ mod tests {
     fn reads_of_metadata_and_plain_requests_lend_nothing() {
         assert!(Lent::begin(&mut request(Method::HEAD, &["kw1:planted"])).is_none());
         assert!(Lent::begin(&mut request(Method::GET, &[])).is_none());
+        assert!(Lent::begin(&mut request(Method::POST, &["kw1:planted"])).is_none());
+    }
+
+    #[test]
+    fn requests_for_ranges_lend_a_key() {
+        let mut request = request(Method::POST, &["kw1:planted"]);
+        *request.uri_mut() = RANGES_PATH.parse().expect("a path");
+        assert!(Lent::begin(&mut request).is_some());
+        assert!(!format!("{request:?}").contains("planted"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | what became of the key it lends, told in every answer | [`lent`] |
 //! | a GET's plan, or why the body goes over HTTP | [`read`] |
 //! | a PUT's plan | [`write`](mod@write) |
+//! | the plan of many ranges | [`gather`] |
 //! | the headers of an answer | [`answer`] |
 //! | what is counted | [`counts`] |
 //!
@@ -18,6 +19,7 @@
 
 mod answer;
 mod counts;
+mod gather;
 mod lent;
 mod read;
 mod token;
@@ -38,6 +40,7 @@ use super::etag;
 
 pub(super) use answer::{DECLINED, REPLY};
 pub use counts::{DirectCounts, DirectStats};
+pub(super) use gather::{gathered_into, offered_memory};
 pub(super) use lent::Lent;
 pub(super) use read::{Direct, OfferedRead, moved_into, offered_read};
 pub(super) use write::{offered_write, refuse_copy, store, written};
@@ -68,10 +71,7 @@ async fn transfer(
     offered: &Offered,
     work: DirectWork,
 ) -> Result<(Moved, Digests), Failure> {
-    let asked = match &work {
-        DirectWork::Get(plan, _) => plan.transfer,
-        DirectWork::Put(plan) => plan.transfer,
-    };
+    let asked = work.transfer();
     let plan = DirectPlan { owner: owner(caller), target: offered.token.clone(), work };
     let length = plan.length();
     offered.lent.lend();

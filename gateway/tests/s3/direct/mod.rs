@@ -3,6 +3,7 @@
 
 mod control;
 mod quiet;
+mod ranges;
 mod reads;
 mod refusals;
 mod writes;

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use keyway_proto::{
-    DirectPlan, DirectWork, GetPlan, PutPlan, RemoteKey, RemoteWindow, SessionId, SessionToken,
-    TenantId,
+    DigestSet, DirectPlan, DirectWork, GatherPiece, GatherPlan, GetPlan, RemoteKey, RemoteWindow,
+    SessionId, SessionToken, TenantId,
 };
 use prost::Message as _;
 
 use super::{
-    Malformed, digest_bits, digest_set, piece_messages, pieces, put_plan, put_request,
-    session_owner, transfer_bytes, transfer_id,
+    Malformed, chunk_ids, digest_bits, digest_set, pack_chunk_ids, piece_messages, pieces,
+    put_plan, put_request, session_owner, transfer_bytes, transfer_id,
 };
 use crate::schema;
 use crate::schema::direct_plan::Work;
@@ -28,6 +28,7 @@ pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
             pieces: piece_messages(&get.pieces),
             digests: digest_bits(*digests),
         }),
+        DirectWork::Gather(gather, digests) => Work::Gather(gather_message(gather, *digests)),
         DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
     };
     let message = schema::DirectPlan {
@@ -65,24 +66,49 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
             },
             digest_set(get.digests)?,
         ),
+        Work::Gather(gather) => {
+            DirectWork::Gather(gather_plan(gather)?, digest_set(gather.digests)?)
+        }
         Work::Put(put) if put.node != session.node().0 => return Err(Malformed("node")),
         Work::Put(put) => DirectWork::Put(put_plan(put)?),
     };
-    let tenant = match &work {
-        DirectWork::Get(GetPlan { tenant, .. }, _) | DirectWork::Put(PutPlan { tenant, .. }) => {
-            *tenant
-        }
-    };
-    if tenant != owner.tenant {
+    if work.tenant() != owner.tenant {
         return Err(Malformed("tenant"));
     }
     Ok(DirectPlan { owner, target, work })
 }
 
+fn gather_message(plan: &GatherPlan, digests: DigestSet) -> schema::DirectGather {
+    let mut pieces = Vec::with_capacity(plan.pieces.len() * GatherPiece::BYTES);
+    for piece in &plan.pieces {
+        pieces.extend_from_slice(&piece.to_bytes());
+    }
+    schema::DirectGather {
+        transfer: transfer_bytes(plan.transfer),
+        tenant: plan.tenant.0,
+        chunks: pack_chunk_ids(&plan.chunks),
+        pieces: pieces.into(),
+        digests: digest_bits(digests),
+    }
+}
+
+fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> {
+    let (pieces, []) = message.pieces.as_chunks::<{ GatherPiece::BYTES }>() else {
+        return Err(Malformed("gathered pieces"));
+    };
+    let plan = GatherPlan {
+        transfer: transfer_id(&message.transfer)?,
+        tenant: TenantId(message.tenant),
+        chunks: chunk_ids(&message.chunks)?,
+        pieces: pieces.iter().map(GatherPiece::from_bytes).collect(),
+    };
+    if plan.is_sound() { Ok(plan) } else { Err(Malformed("gathered pieces")) }
+}
+
 #[cfg(test)]
 mod tests {
     use keyway_proto::{
-        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, NodeId, Piece, SessionOwner,
+        ByteRange, ChecksumKind, ChunkId, ChunkSpec, NodeId, Piece, PutPlan, SessionOwner,
         TransferId,
     };
     use proptest::prelude::*;
@@ -112,15 +138,30 @@ mod tests {
         });
         let pieces = prop::collection::vec(piece, 0..20);
         let chunks = prop::collection::vec(spec, 0..20);
-        (transfer, digests, any::<bool>(), pieces, chunks).prop_map(
-            move |(transfer, digests, get, pieces, chunks)| {
-                if get {
-                    DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests)
-                } else {
-                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests })
-                }
+        (transfer, digests, 0..3, pieces, chunks, gathered()).prop_map(
+            move |(transfer, digests, kind, pieces, chunks, gathered)| match kind {
+                0 => DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests),
+                1 => DirectWork::Gather(GatherPlan { transfer, tenant, ..gathered }, digests),
+                _ => DirectWork::Put(PutPlan { transfer, tenant, chunks, digests }),
             },
         )
+    }
+
+    /// Pieces that lie one behind the other, of as many chunks at most.
+    fn gathered() -> impl Strategy<Value = GatherPlan> {
+        let piece = (any::<prop::sample::Index>(), any::<u32>(), 1u32..1 << 20, 0u32..1 << 20);
+        let chunks = prop::collection::vec(chunk(), 1..5);
+        (chunks, prop::collection::vec(piece, 5..20)).prop_map(|(chunks, pieces)| {
+            let mut end = 0;
+            let place = |(chunk, offset, length, gap): (prop::sample::Index, u32, u32, u32)| {
+                let at = end + gap;
+                end = at + length;
+                GatherPiece { chunk: chunk.index(chunks.len()) as u32, offset, length, at }
+            };
+            let pieces = pieces.into_iter().map(place).collect();
+            let (transfer, tenant) = (TransferId::from_bytes([0; 16]), TenantId(0));
+            GatherPlan { transfer, tenant, chunks, pieces }
+        })
     }
 
     fn plan() -> impl Strategy<Value = DirectPlan> {
@@ -198,6 +239,32 @@ mod tests {
             plan.owner.get_or_insert_default().access_key.clear();
         };
         assert_eq!(altered(nobody), Err(Malformed("owner")));
+    }
+
+    #[test]
+    fn gathered_pieces_that_meet_are_refused() {
+        let piece = |at| GatherPiece { chunk: 0, offset: 0, length: 2, at };
+        let plan = |pieces: Vec<GatherPiece>| DirectPlan {
+            work: DirectWork::Gather(
+                GatherPlan {
+                    transfer: TransferId::new(1, [2; 10]),
+                    tenant: TenantId(1),
+                    chunks: vec![ChunkId::new(1, [3; 10])],
+                    pieces,
+                },
+                DigestSet::NONE,
+            ),
+            ..put(1)
+        };
+        let sound = plan(vec![piece(0), piece(2), piece(7)]);
+        assert!(sound.fits());
+        assert_eq!(direct_plan(&direct_plan_bytes(&sound)), Ok(sound));
+        let beyond = plan(vec![piece(0), piece(8)]);
+        assert!(!beyond.fits());
+        for bad in [vec![], vec![piece(0), piece(1)], vec![piece(2), piece(0)]] {
+            let read = direct_plan(&direct_plan_bytes(&plan(bad)));
+            assert_eq!(read, Err(Malformed("gathered pieces")));
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 use keyway_proto::{KeyStrength, TransferPath};
 use serde::{Deserialize, Serialize};
 
+use super::batch::Batch;
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(super) enum Operation {
@@ -30,8 +32,10 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) operation: Operation,
-    /// Bytes of an object; for listings, keys in the bucket.
+    /// Bytes of an object, or of a range; for listings, keys in the bucket.
     pub(super) size: u64,
+    /// What a GET asks for, where that is many ranges of an object.
+    pub(super) batch: Option<Batch>,
     /// Requests in flight, of each process.
     pub(super) workers: usize,
     /// Client processes.

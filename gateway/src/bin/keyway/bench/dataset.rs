@@ -41,7 +41,7 @@ pub(super) fn put_keys(cell: &Cell) -> u64 {
 /// Bytes of different objects that a cell moves.
 pub(super) fn bytes(cell: &Cell) -> u64 {
     match cell.operation {
-        Operation::Get => objects(cell) * cell.size,
+        Operation::Get => cell.batch.map_or(objects(cell) * cell.size, |batch| batch.object),
         Operation::Put => cell.workers_total() * put_keys(cell) * cell.size,
         Operation::List => 0,
     }

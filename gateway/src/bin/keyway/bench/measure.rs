@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::batch;
 use super::cell::{Cell, Operation};
 use super::clock::Moment;
 use super::crew::{Answer, Job, Order};
@@ -33,8 +34,12 @@ impl Bench {
     /// compare after it.
     pub(super) async fn measure(&mut self, index: usize, cell: Cell) -> anyhow::Result<Measured> {
         let target = self.targets.get(index).context("no such service")?.clone();
-        if cell.operation == Operation::Get {
-            dataset::prepare(&target, &self.bucket, &cell).await?;
+        match cell.batch {
+            Some(batch) => batch::prepare(&target, &self.bucket, batch).await?,
+            None if cell.operation == Operation::Get => {
+                dataset::prepare(&target, &self.bucket, &cell).await?;
+            }
+            None => {}
         }
         let failed = || format!("{} failed", target.name);
         let (memory, bucket, nonce) = (&self.memory, &self.bucket, self.nonce);

@@ -9,6 +9,7 @@
 //! | time and costs | `clock`, `usage` |
 //! | what was counted, and how it is shown | `tally`, `histogram`, `report`, `plot` |
 
+mod batch;
 mod cell;
 mod clock;
 mod crew;
@@ -109,6 +110,13 @@ pub(crate) struct Args {
     /// unless said.
     #[arg(long, value_name = "SIZE", value_parser = sizes::bytes)]
     part_size: Option<u64>,
+    /// Ranges of one GET: each asks for so many of an object at random places, of the sizes given,
+    /// packed into one piece of memory. Where client and server share a host that is one request.
+    #[arg(long, value_name = "RANGES")]
+    batch: Option<usize>,
+    /// Bytes of the object that batches are of.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    batch_object: u64,
     /// Requests in flight, of each process; 8 with --sweep, unless said.
     #[arg(
         long,
@@ -275,7 +283,10 @@ impl Args {
             };
             for size in sizes {
                 for workers in &self.concurrency {
+                    let ranges = self.batch.filter(|_| *operation == Operation::Get);
+                    let object = self.batch_object;
                     cells.push(Cell {
+                        batch: ranges.map(|ranges| batch::Batch::new(ranges, *size, object)),
                         operation: *operation,
                         size: *size,
                         workers: (*workers).max(1),

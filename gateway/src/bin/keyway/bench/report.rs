@@ -27,6 +27,11 @@ impl Measured {
         self.ops() / self.seconds()
     }
 
+    /// Ranges per second, where a GET asks for several.
+    fn ranges_per_second(&self) -> Option<f64> {
+        self.cell.batch.map(|batch| self.ops_per_second() * batch.ranges as f64)
+    }
+
     fn gib(&self) -> f64 {
         self.tally.bytes as f64 / GIB
     }
@@ -63,10 +68,12 @@ impl Measured {
             Operation::List => 0,
             Operation::Get | Operation::Put => self.cell.size / 1024,
         };
+        let ranges = self.ranges_per_second();
+        let ranges = ranges.map_or_else(String::new, |rate| format!(" Ranges: {rate:.0}/sec"));
         format!(
             "IoType: {io_type} XferType: {} Threads: {} DataSetSize: {data_kib}/{dataset_kib}(KiB) \
              IOSize: {io_kib}(KiB) Throughput: {:.6} GiB/sec, Avg_Latency: {:.6} usecs ops: {} \
-             total_time {:.6} secs",
+             total_time {:.6} secs{ranges}",
             self.travelled().path.as_str().to_uppercase(),
             self.cell.workers_total(),
             self.gib_per_second(),
@@ -84,6 +91,8 @@ impl Measured {
             "operation": self.cell.operation.name().to_lowercase(),
             "size": self.cell.size,
             "processes": self.cell.processes,
+            "ranges_per_op": self.cell.batch.map(|batch| batch.ranges),
+            "ranges_per_second": self.ranges_per_second(),
             "concurrency": self.cell.workers,
             "memory": self.places(),
             "seconds": self.seconds(),
@@ -145,6 +154,9 @@ impl Measured {
             other => format!(" {other}"),
         };
         match self.cell.operation {
+            Operation::Get if let Some(batch) = self.cell.batch => {
+                format!("GET {}x{}{place}", batch.ranges, sizes::shown(self.cell.size))
+            }
             Operation::List => format!("LIST 1000 of {}", self.cell.size),
             operation => format!("{} {}{place}", operation.name(), sizes::shown(self.cell.size)),
         }

@@ -7,12 +7,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use keyway_client::{Client, Verified};
-use keyway_proto::Checksum;
+use keyway_proto::{ByteRange, Checksum};
 
+use super::batch::{self, Batch};
 use super::cell::{Cell, Operation, Travelled};
 use super::clock::Moment;
 use super::dataset::{self, get_key, listed_key};
@@ -43,6 +45,8 @@ pub(super) struct Worker {
     turn: u64,
     /// The object that the last GET read.
     last_read: Option<u64>,
+    /// The ranges that the last batch read.
+    last_ranges: Option<Arc<[ByteRange]>>,
     /// The checksum that was found of each object.
     found: HashMap<u64, Checksum>,
 }
@@ -59,7 +63,8 @@ impl Worker {
     pub(super) fn new(post: Post) -> anyhow::Result<Self> {
         let cell = post.cell;
         let mut buffer = post.memory.buffer(match cell.operation {
-            Operation::Get | Operation::Put => cell.size as usize,
+            Operation::Get => cell.batch.map_or(1, |batch| batch.ranges) * cell.size as usize,
+            Operation::Put => cell.size as usize,
             Operation::List => 0,
         })?;
         match cell.operation {
@@ -74,6 +79,7 @@ impl Worker {
             random: fastrand::Rng::with_seed(post.number),
             turn: 0,
             last_read: None,
+            last_ranges: None,
             found: HashMap::new(),
             post,
         })
@@ -86,7 +92,10 @@ impl Worker {
         let mut tally = Tally::new(begin);
         while Moment::now() < end {
             let done = match self.post.cell.operation {
-                Operation::Get => self.get().await?,
+                Operation::Get => match self.post.cell.batch {
+                    Some(batch) => self.gather(batch).await?,
+                    None => self.get().await?,
+                },
                 Operation::Put => self.put().await?,
                 Operation::List => self.list().await?,
             };
@@ -126,6 +135,19 @@ impl Worker {
         Ok(Done { latency, bytes: got.bytes, verified: got.verified, travelled })
     }
 
+    async fn gather(&mut self, batch: Batch) -> anyhow::Result<Done> {
+        let ranges = batch.random(&mut self.random);
+        let Post { client, bucket, .. } = &self.post;
+        let started = Instant::now();
+        let got = batch::gather(client, bucket, &mut self.buffer, batch, &ranges).await?;
+        let latency = started.elapsed();
+        ensure!(got.bytes == batch.bytes(), "{} bytes of {}", got.bytes, batch.bytes());
+        self.last_ranges = Some(ranges);
+        let travelled = Some(Travelled { path: got.path, strength: got.strength });
+        let verified = Verified::No(keyway_client::Unverified::NoneStored);
+        Ok(Done { latency, bytes: got.bytes, verified, travelled })
+    }
+
     async fn put(&mut self) -> anyhow::Result<Done> {
         let Post { client, bucket, cell, .. } = &self.post;
         let key = self.post.put_key(self.turn % dataset::put_keys(cell));
@@ -159,13 +181,23 @@ impl Worker {
         self.found.iter().map(|(at, checksum)| (*at, *checksum))
     }
 
-    /// After the clock: compares bytes with what was stored. Of GETs those of the last one,
-    /// and this worker's share of the data set, read again; of PUTs all keys that it wrote.
+    /// After the clock: compares bytes with what was stored. Of batches those of the last one,
+    /// and of some more; of GETs those of the last one, and this worker's share of the data set, read again; of PUTs all keys that it wrote.
     /// Tells how many bytes it compared.
     pub(super) async fn read_back(&mut self) -> anyhow::Result<u64> {
         let cell = self.post.cell;
         let mut compared = 0;
         match cell.operation {
+            Operation::Get if let Some(batch) = cell.batch => {
+                for _ in 0..=BATCHES_READ_AGAIN {
+                    if let Some(ranges) = self.last_ranges.take() {
+                        batch::compare(&self.buffer, batch, &ranges)?;
+                        compared += batch.bytes();
+                    }
+                    self.buffer.fill(|bytes| bytes.fill(POISON))?;
+                    self.gather(batch).await?;
+                }
+            }
             Operation::Get => {
                 if let Some(at) = self.last_read {
                     compared += self.compare(&get_key(cell.size, at), at)?;
@@ -201,6 +233,9 @@ impl Worker {
         Ok(self.post.cell.size)
     }
 }
+
+/// Batches that are read and compared after the clock, besides the last one before.
+const BATCHES_READ_AGAIN: usize = 8;
 
 /// What a buffer is filled with that must be overwritten.
 const POISON: u8 = 0xa5;

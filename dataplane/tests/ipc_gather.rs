@@ -1,0 +1,299 @@
+//! Many pieces of chunks into one window of a client's shared memory.
+//!
+//! Goal: every byte lands in its place and no other byte changes, wherever the pieces are (in
+//! memory, on the disk, in the tier in part); one key opens the window, and it is dead behind the
+//! answer. Method: a node's own door in this process, real shared mappings, sealed grants, and
+//! random pieces held against the bytes that were stored.
+
+#![allow(clippy::unwrap_used, reason = "a test may give up")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::stream;
+use keyway_auth::grant::{Grant, Sealer};
+use keyway_dataplane::{
+    AccessMode, DirectError, IpcConfig, LocalNode, NodeConfig, StorageNode, StoreConfig, TierAdmit,
+    TierConfig, TierVerify, Transferred,
+};
+use keyway_fabric::ipc::{Armed, ClientLink};
+use keyway_fabric::memory::{HostBuffer, HostSliceMut};
+use keyway_proto::key::{Direction, Relinquished};
+use keyway_proto::plan::chunk_lengths;
+use keyway_proto::{
+    Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork, GatherPiece,
+    GatherPlan, KeyStrength, LocalSessionRequest, NodeId, PutPlan, RemoteWindow, SessionId,
+    SessionOwner, SessionToken, TenantId, TransferId, TransferPath,
+};
+use keyway_rpc::convert;
+
+const NODE: NodeId = NodeId(1);
+const MIB: usize = 1 << 20;
+const OBJECT_BYTES: usize = 40 * MIB + 777;
+const FILL: u8 = 0xee;
+
+struct Rig {
+    node: Arc<LocalNode>,
+    link: ClientLink,
+    session: SessionId,
+    owner: SessionOwner,
+    chunks: Vec<ChunkSpec>,
+    bytes: Bytes,
+    random: fastrand::Rng,
+    _dir: tempfile::TempDir,
+}
+
+/// A node with an object, and a session with it.
+async fn rig(tier: TierConfig, pool_bytes: usize) -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("door");
+    let store = StoreConfig {
+        dir: dir.path().join("store"),
+        capacity_bytes: Some(200 << 20),
+        volume_bytes: 64 << 20,
+        pool_bytes,
+        ..StoreConfig::default()
+    };
+    let ipc =
+        IpcConfig { mode: AccessMode::Require, socket: Some(socket.clone()), users: Vec::new() };
+    let config = NodeConfig { id: NODE, store, tier, ipc, ..NodeConfig::default() };
+    let node = LocalNode::open(config).await.unwrap();
+    over(node, &socket, dir).await
+}
+
+async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Rig {
+    let owner = SessionOwner { tenant: TenantId(7), access_key: "key".into() };
+    let request = LocalSessionRequest { node: NODE, windows: 4 };
+    let offer = node.open_local_session(owner.clone(), request).await.unwrap();
+    let link = ClientLink::open(socket, offer.ticket).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut bytes = vec![0; OBJECT_BYTES];
+    random.fill(&mut bytes);
+    let bytes = Bytes::from(bytes);
+    let chunks: Vec<_> = chunk_lengths(OBJECT_BYTES as u64)
+        .map(|length| ChunkSpec { id: ChunkId::generate(), length })
+        .collect();
+    let plan = PutPlan {
+        transfer: TransferId::generate(),
+        tenant: owner.tenant,
+        chunks: chunks.clone(),
+        digests: crc(),
+    };
+    let frames: Vec<_> = bytes.chunks(MIB).map(|frame| Ok(bytes.slice_ref(frame))).collect();
+    node.put(plan, Box::pin(stream::iter(frames))).await.unwrap();
+    Rig { node, link, session: offer.session, owner, chunks, bytes, random, _dir: dir }
+}
+
+fn crc() -> DigestSet {
+    DigestSet::NONE.with(ChecksumKind::Crc64Nvme)
+}
+
+impl Rig {
+    async fn arm(&self, buffer: &mut HostBuffer, direction: Direction) -> Armed<HostSliceMut> {
+        buffer.bytes_mut().unwrap().fill(FILL);
+        let slice = buffer.slice_mut(..).unwrap();
+        let region = Arc::new(self.link.share(slice.export().unwrap()).await.unwrap());
+        let (address, length) = (slice.address(), slice.len() as u32);
+        let armed = self.link.arm(slice, &region, address, length, direction).await;
+        armed.map_err(|(error, _)| error).unwrap()
+    }
+
+    fn plan(&self, windows: &[RemoteWindow], pieces: Vec<GatherPiece>) -> DirectPlan {
+        let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
+        let chunks = self.chunks.iter().map(|chunk| chunk.id).collect();
+        let work = DirectWork::Gather(GatherPlan { transfer, tenant, chunks, pieces }, crc());
+        let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
+        DirectPlan { owner: self.owner.clone(), target, work }
+    }
+
+    async fn execute(&self, plan: &DirectPlan) -> Transferred {
+        let sealer = Sealer::new(&self.node.sealing_key().await.unwrap().key);
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        let sealed = sealer.seal(&Grant {
+            node: NODE,
+            session: plan.session(),
+            tenant: plan.owner.tenant,
+            expiry_ms: now_ms + 30_000,
+            nonce: TransferId::generate().to_bytes(),
+            plan: &convert::direct_plan_bytes(plan),
+        });
+        self.node.transfer(sealed.into()).await
+    }
+
+    /// Random pieces that take `room` bytes of memory at most.
+    fn pieces(&mut self, count: usize, length_max: u32, room: u32) -> Vec<GatherPiece> {
+        let (mut pieces, mut end) = (Vec::new(), 0);
+        while pieces.len() < count {
+            let chunk = self.random.usize(..self.chunks.len());
+            let chunk_bytes = self.chunks[chunk].length as u32;
+            let offset = self.random.u32(..chunk_bytes);
+            let length = self.random.u32(1..=length_max).min(chunk_bytes - offset);
+            let at = end + if self.random.u8(..4) == 0 { self.random.u32(..100) } else { 0 };
+            if at + length > room {
+                break;
+            }
+            end = at + length;
+            pieces.push(GatherPiece { chunk: chunk as u32, offset, length, at });
+        }
+        // Each chunk is named, so all must be used; a plan has no more chunks than pieces.
+        assert!(pieces.len() >= self.chunks.len());
+        pieces
+    }
+
+    /// Has pieces moved, and holds all of the memory against what must be there.
+    async fn gather(&self, pieces: Vec<GatherPiece>, room: usize) {
+        let mut buffer = HostBuffer::shared(room).unwrap();
+        let mut armed = self.arm(&mut buffer, Direction::Write).await;
+        let (mut expected, mut sent) = (vec![FILL; room], Vec::new());
+        for piece in &pieces {
+            let chunks = &self.chunks[..piece.chunk as usize];
+            let start: u64 = chunks.iter().map(|chunk| chunk.length).sum();
+            let from = start as usize + piece.offset as usize;
+            let part = &self.bytes[from..from + piece.length as usize];
+            expected[piece.at as usize..piece.end() as usize].copy_from_slice(part);
+            sent.extend_from_slice(part);
+        }
+        let plan = self.plan(&[armed.remote()], pieces);
+        let Transferred { moved, key } = self.execute(&plan).await;
+        let receipt = moved.unwrap();
+        assert_eq!(key, Relinquished::Invalidated);
+        assert_eq!((receipt.path, receipt.strength), (TransferPath::IpcHost, KeyStrength::Ipc));
+        assert_eq!(receipt.bytes, sent.len() as u64);
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &sent);
+        assert_eq!(receipt.digests.value(ChecksumKind::Crc64Nvme), Some(&sum));
+        armed.invalidated().await.unwrap();
+        drop(armed.release().map_err(|_| "not dead").unwrap());
+        assert!(*buffer.bytes().unwrap() == *expected, "other bytes in memory");
+        // The same plan again: its key is dead.
+        let replayed = self.execute(&plan).await;
+        assert!(matches!(replayed.moved, Err(DirectError::Link(_))), "{:?}", replayed.moved);
+        assert!(*buffer.bytes().unwrap() == *expected, "bytes under a dead key");
+    }
+
+    async fn is_clean(&self) {
+        let stats = self.node.stats();
+        assert_eq!((stats.transfers, stats.waiting), (0, 0));
+        assert_eq!(stats.pool.leased_bytes, 0, "a lease leaked");
+    }
+}
+
+fn tier(size_bytes: usize, admit: TierAdmit, verify: TierVerify) -> TierConfig {
+    let size_bytes = size_bytes as u64;
+    TierConfig { size_bytes, admit, verify, scrub_bytes_per_second: 0, ..TierConfig::default() }
+}
+
+/// Small ones, some that hold whole blocks, and some of several reads.
+async fn gathers_of_every_kind(rig: &mut Rig) {
+    for (count, length_max, room) in
+        [(1024, 4096, 4 << 20), (300, 100_000, 24 << 20), (20, 3 << 20, 48 << 20), (3, 1, 300)]
+    {
+        let pieces = match count {
+            3 => (0..3).map(|n| GatherPiece { chunk: n, offset: 9, length: 1, at: n }).collect(),
+            _ => rig.pieces(count, length_max, room),
+        };
+        rig.gather(pieces, room as usize).await;
+    }
+    rig.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_come_out_of_the_tier() {
+    let all = tier(64 * MIB, TierAdmit::OnReadAndWrite, TierVerify::AtFill);
+    let mut rig = rig(all, 32 * MIB).await;
+    gathers_of_every_kind(&mut rig).await;
+    let stats = rig.node.stats();
+    assert_eq!(stats.tier.misses, 0, "{:?}", stats.tier);
+    assert!(stats.tier.hits >= 1024, "{:?}", stats.tier);
+    assert_eq!(stats.store.read_bytes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_are_verified_at_every_read_where_that_is_wanted() {
+    let all = tier(64 * MIB, TierAdmit::OnReadAndWrite, TierVerify::EveryRead);
+    let mut rig = rig(all, 32 * MIB).await;
+    gathers_of_every_kind(&mut rig).await;
+    assert_eq!(rig.node.stats().tier.misses, 0);
+}
+
+/// Blocks come into the tier one by one, as they are read, so that chunks have holes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_come_out_of_a_tier_with_holes() {
+    let read = tier(64 * MIB, TierAdmit::OnRead, TierVerify::AtFill);
+    let mut rig = rig(read, 32 * MIB).await;
+    for _ in 0..3 {
+        let pieces = rig.pieces(100, 4096, 1 << 20);
+        rig.gather(pieces, MIB).await;
+    }
+    gathers_of_every_kind(&mut rig).await;
+    let stats = rig.node.stats();
+    assert!(stats.tier.hits > 0 && stats.tier.misses > 0, "{:?}", stats.tier);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_come_off_the_disk() {
+    let mut rig = rig(TierConfig::default(), 32 * MIB).await;
+    gathers_of_every_kind(&mut rig).await;
+    assert!(rig.node.stats().store.read_bytes > 0);
+}
+
+/// Goal: transfers that together want more buffers than there are all end. Method: a pool of a few
+/// buffers, and as many transfers at once as a session has keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_buffers_are_enough() {
+    let mut rig = rig(TierConfig::default(), 2 * MIB).await;
+    let lists: Vec<_> = (0..4).map(|_| rig.pieces(400, 4096, 4 << 20)).collect();
+    let all = lists.into_iter().map(|pieces| rig.gather(pieces, 4 << 20));
+    let all = futures::future::join_all(all);
+    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("no deadlock");
+    rig.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_sound_moves_nothing() {
+    let all = tier(64 * MIB, TierAdmit::OnReadAndWrite, TierVerify::AtFill);
+    let rig = rig(all, 32 * MIB).await;
+    let piece = |chunk, offset, length, at| GatherPiece { chunk, offset, length, at };
+    let three = |last| vec![piece(0, 0, 4, 0), piece(1, 0, 4, 4), last];
+    let tail = rig.chunks[2].length as u32;
+    for (pieces, direction, windows) in [
+        (three(piece(2, tail - 1, 2, 8)), Direction::Write, 1),
+        (three(piece(2, u32::MAX, 2, 8)), Direction::Write, 1),
+        (three(piece(3, 0, 1, 8)), Direction::Write, 1),
+        (three(piece(2, 0, 1, 7)), Direction::Write, 1),
+        (three(piece(2, 0, 0, 8)), Direction::Write, 1),
+        (three(piece(2, 0, 2, 63)), Direction::Write, 1),
+        (vec![piece(0, 0, 4, 0)], Direction::Write, 1),
+        (three(piece(2, 0, 2, 8)), Direction::Read, 1),
+        (three(piece(2, 0, 2, 8)), Direction::Write, 2),
+    ] {
+        let mut buffer = HostBuffer::shared(64).unwrap();
+        let mut armed = rig.arm(&mut buffer, direction).await;
+        let plan = rig.plan(&vec![armed.remote(); windows], pieces.clone());
+        let Transferred { moved, .. } = rig.execute(&plan).await;
+        match direction {
+            Direction::Write => assert!(
+                matches!(moved, Err(DirectError::InvalidPlan(_) | DirectError::Transfer(_))),
+                "{pieces:?}: {moved:?}"
+            ),
+            Direction::Read => assert!(matches!(moved, Err(DirectError::Link(_))), "{moved:?}"),
+        }
+        armed.revoke().await.unwrap();
+        drop(armed.release().map_err(|_| "not dead").unwrap());
+        assert_eq!(*buffer.bytes().unwrap(), [FILL; 64], "{pieces:?}");
+    }
+    // A chunk that is not there.
+    let mut buffer = HostBuffer::shared(64).unwrap();
+    let mut armed = rig.arm(&mut buffer, Direction::Write).await;
+    let mut plan = rig.plan(&[armed.remote()], three(piece(2, 0, 2, 8)));
+    if let DirectWork::Gather(gather, _) = &mut plan.work {
+        gather.chunks[1] = ChunkId::generate();
+    }
+    let moved = rig.execute(&plan).await.moved;
+    assert!(matches!(moved, Err(DirectError::Transfer(_))), "{moved:?}");
+    armed.revoke().await.unwrap();
+    drop(armed.release().map_err(|_| "not dead").unwrap());
+    assert_eq!(*buffer.bytes().unwrap(), [FILL; 64]);
+    rig.is_clean().await;
+}

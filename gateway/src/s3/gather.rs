@@ -1,0 +1,75 @@
+//! Many ranges of one object in one request, into the client's memory.
+//!
+//! Sketch: one signature, one catalog read of bucket and object each, one plan, one grant, one key,
+//! however many ranges; per range 16 bytes of the document. Who may get the object may get its
+//! ranges. What bounds it: the node.
+
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use keyway_auth::Principal;
+use keyway_dataplane::TransferError;
+use keyway_meta::Object;
+use keyway_proto::{ByteRange, InvalidRanges, RangesRequest};
+use s3s::S3ErrorCode;
+use s3s::dto::ETagCondition;
+
+use super::answer::{self, Overrides};
+use super::conditions::ReadConditions;
+use super::errors::Failure;
+use super::ranges::Selection;
+use super::{Core, rdma, resolve};
+
+/// The object's size, whatever was read of it.
+const SIZE: HeaderName = HeaderName::from_static("x-keyway-object-size");
+
+/// Moves what the document asks for, and gives the answer's headers.
+///
+/// # Errors
+/// `InvalidRequest` and `InvalidArgument` for a document that is none or breaks a rule, those of
+/// GetObject, and those of a GET with a token.
+pub(super) async fn gather(
+    core: &Core,
+    caller: &Principal,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    document: &[u8],
+) -> Result<HeaderMap, Failure> {
+    let request = RangesRequest::parse(document).map_err(refused)?;
+    let offered = rdma::offered_memory(core, headers, extensions, &request)?;
+    let conditions = ReadConditions {
+        if_match: request.etag().map(condition).transpose()?,
+        ..ReadConditions::default()
+    };
+    let bucket = resolve::bucket(core, caller, request.bucket(), None).await?;
+    let key = resolve::key(request.key())?;
+    let find = async || -> Result<Object, Failure> {
+        let object = core.catalog.object(&bucket, &key).await?;
+        conditions.check_read(&object)?;
+        Ok(object)
+    };
+    let mut object = find().await?;
+    let moved = match rdma::gathered_into(core, caller, &offered, &object, &request).await {
+        // Replaced meanwhile, as for a GET: once is enough.
+        Err(Failure::Transfer(TransferError::NoSuchChunk(_))) if offered.is_quiet() => {
+            object = find().await?;
+            rdma::gathered_into(core, caller, &offered, &object, &request).await
+        }
+        other => other,
+    }?;
+    let whole = Selection { range: ByteRange::whole(object.size), partial: false, part: None };
+    let mut headers = answer::headers(&object, &whole, false, true, Overrides::default());
+    headers.insert(SIZE, HeaderValue::from(object.size));
+    moved.tell(200, &mut headers);
+    Ok(headers)
+}
+
+fn refused(why: InvalidRanges) -> Failure {
+    let code = match why {
+        InvalidRanges::Malformed => S3ErrorCode::InvalidRequest,
+        _ => S3ErrorCode::InvalidArgument,
+    };
+    Failure::refuse(code, why.to_string())
+}
+
+fn condition(etag: &str) -> Result<ETagCondition, Failure> {
+    etag.parse().map_err(|_| Failure::refuse(S3ErrorCode::InvalidArgument, "The ETag is none."))
+}
