@@ -135,11 +135,11 @@ impl Batch {
             answer_timeout: rdma.answer_timeout(),
             turn: self.get.turn.clone(),
         };
-        let Settled { memory, ticket, outcome } = transact(order, &self.stop).await;
+        let Settled { memory, ticket, outcome, marks } = transact(order, &self.stop).await;
         let step = match outcome {
             Outcome::Moved(answer, moved) => match landed(&answer, &moved, &memory).await {
                 Ok(info) => {
-                    rdma.moved(&ticket, moved.bytes);
+                    rdma.moved(&ticket, moved.bytes, &marks);
                     let travelled = Travelled::past_http::<M>(&ticket, Fallbacks::default());
                     Ok(Step::Done(travelled, Box::new(info)))
                 }
