@@ -10,12 +10,14 @@
 //! | the plan is executed, the key ended, whatever happens | [`execute`] |
 //! | bytes: extents → leases → the client's memory | [`get`] |
 //! | bytes: the client's memory → leases → extents | [`put`] |
+//! | bytes: the client's memory → the memory tier | [`land`] |
 
 mod config;
 mod door;
 mod execute;
 mod get;
 mod keys;
+mod land;
 mod put;
 mod rail;
 mod remote;

@@ -23,6 +23,9 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
     /// Requests after which it is, however small.
     const BATCH_REQUESTS: usize;
 
+    /// The link, where both ends are on one host: bytes are then copied to any memory of ours.
+    fn local(&self) -> Option<&NodeLink>;
+
     /// Whether the link's device reaches these bytes where they lie.
     fn reaches(&self, bytes: &Bytes) -> bool;
 
@@ -81,6 +84,10 @@ impl Transport for VerbsWay {
     /// A quarter of a node's send queue.
     const BATCH_REQUESTS: usize = 32;
 
+    fn local(&self) -> Option<&NodeLink> {
+        None
+    }
+
     fn reaches(&self, bytes: &Bytes) -> bool {
         self.domain.covering(bytes).is_some()
     }
@@ -126,6 +133,10 @@ impl Transport for NodeLink {
 
     const BATCH_BYTES: u64 = 4 << 20;
     const BATCH_REQUESTS: usize = 1024;
+
+    fn local(&self) -> Option<&NodeLink> {
+        Some(self)
+    }
 
     fn reaches(&self, _: &Bytes) -> bool {
         true

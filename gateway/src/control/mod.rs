@@ -6,6 +6,7 @@
 //! | `POST /_keyway/v1/sessions` | a queue pair of a node's, connected to the caller's |
 //! | `POST /_keyway/v1/local-sessions` | a ticket to the door of a node of the caller's host |
 //! | `POST /_keyway/v1/prefetch` | objects are in the nodes' memory (the S3 service does it) |
+//! | `POST /_keyway/v1/flush` | objects are on the nodes' devices (the S3 service does it) |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
@@ -29,12 +30,13 @@ use crate::node::Nodes;
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
 /// The paths of all of them, as the server's router writes them.
-pub const ROUTES: [&str; 5] = [
+pub const ROUTES: [&str; 6] = [
     "/_keyway/v1/rails",
     "/_keyway/v1/sessions",
     "/_keyway/v1/sessions/{id}",
     "/_keyway/v1/local-sessions",
     "/_keyway/v1/prefetch",
+    "/_keyway/v1/flush",
 ];
 /// Largest document in a request, in bytes.
 pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
@@ -44,6 +46,7 @@ const RAILS: &str = "rails";
 const SESSIONS: &str = "sessions";
 const LOCAL_SESSIONS: &str = "local-sessions";
 const PREFETCH: &str = "prefetch";
+const FLUSH: &str = "flush";
 
 /// A control endpoint, called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,9 @@ pub enum Call {
     CloseSession(SessionId),
     /// Objects in memory, as the document says. It names objects, so the S3 service does it.
     Prefetch,
+    /// Objects that are in memory alone on the device, as the document says. Also the S3
+    /// service's.
+    Flush,
 }
 
 /// Why a call was not done.
@@ -117,6 +123,7 @@ impl Call {
             None if rest == SESSIONS => (Self::OpenSession, Method::POST),
             None if rest == LOCAL_SESSIONS => (Self::OpenLocalSession, Method::POST),
             None if rest == PREFETCH => (Self::Prefetch, Method::POST),
+            None if rest == FLUSH => (Self::Flush, Method::POST),
             Some((SESSIONS, id)) => {
                 let id = id.parse().map_err(|_| ControlError::NoSuchSession)?;
                 (Self::CloseSession(id), Method::DELETE)
@@ -134,6 +141,7 @@ impl Call {
             Self::OpenLocalSession => "OpenLocalSession",
             Self::CloseSession(_) => "CloseSession",
             Self::Prefetch => "Prefetch",
+            Self::Flush => "Flush",
         }
     }
 }
@@ -163,7 +171,7 @@ impl Control {
     /// could not be reached: then it may be there until it was idle for its time.
     ///
     /// # Panics
-    /// For [`Call::Prefetch`].
+    /// For [`Call::Prefetch`] and [`Call::Flush`].
     pub async fn answer(
         &self,
         owner: SessionOwner,
@@ -183,7 +191,9 @@ impl Control {
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
                 Ok(ok(&node.open_local_session(owner, request).await?))
             }
-            Call::Prefetch => unreachable!("a prefetch names objects, which are not known here"),
+            Call::Prefetch | Call::Flush => {
+                unreachable!("it names objects, which are not known here")
+            }
             Call::CloseSession(session) => {
                 let node = self.nodes.by_id(session.node()).ok_or(ControlError::NoSuchSession)?;
                 let closed = node.close_sessions(SessionSelector::One(session, owner)).await;
@@ -285,10 +295,11 @@ mod tests {
                 | Call::OpenSession
                 | Call::OpenLocalSession
                 | Call::CloseSession(_)
-                | Call::Prefetch => {}
+                | Call::Prefetch
+                | Call::Flush => {}
             }
         }
-        assert_eq!(calls.len(), 5, "one for each call above");
+        assert_eq!(calls.len(), 6, "one for each call above");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use keyway_meta::{ChecksumType, Object, ObjectChecksum};
 use s3s::S3ErrorCode;
 
 use super::checksums;
+use super::durability;
 use super::conditions;
 use super::errors::Failure;
 use super::ranges::Selection;
@@ -87,6 +88,7 @@ pub(super) fn headers(
         map.insert(PARTS_COUNT, HeaderValue::from(object.parts.len()));
     }
     stored(&mut map, object);
+    durability::tell_reader(object.durability, &mut map);
     if with_checksum {
         checksum(&mut map, object, selection);
     }

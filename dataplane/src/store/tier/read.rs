@@ -73,7 +73,7 @@ impl PinnedChunk for Pin {
 
 impl Shared {
     /// A range that is here, compared with its sums where that is wanted.
-    fn verified(&self, entry: &Arc<Entry>, range: ByteRange) -> Option<Frame> {
+    pub(super) fn verified(&self, entry: &Arc<Entry>, range: ByteRange) -> Option<Frame> {
         if self.config.verify == TierVerify::AtFill {
             return entry.frame(range);
         }

@@ -26,7 +26,7 @@ mod write;
 use keyway_auth::Principal;
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::{
-    Checksum, ChecksumKind, DigestSet, Digests, DirectPlan, DirectWork, KeyStrength, SessionOwner,
+    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectWork, KeyStrength, Receipt, SessionOwner,
     SessionToken, TransferPath,
 };
 
@@ -63,7 +63,7 @@ async fn transfer(
     caller: &Principal,
     offered: &Offered,
     work: DirectWork,
-) -> Result<(Moved, Digests), Failure> {
+) -> Result<(Moved, Receipt), Failure> {
     let asked = match &work {
         DirectWork::Get(plan, _) => plan.transfer,
         DirectWork::Put(plan) => plan.transfer,
@@ -93,7 +93,7 @@ async fn transfer(
         strength: receipt.strength,
         checksum: etag::required(&receipt.digests, ChecksumKind::Crc64Nvme)?,
     };
-    Ok((moved, receipt.digests))
+    Ok((moved, receipt))
 }
 
 /// Whose sessions a request may use.

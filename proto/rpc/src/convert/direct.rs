@@ -82,8 +82,8 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
 #[cfg(test)]
 mod tests {
     use keyway_proto::{
-        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, NodeId, Piece, SessionOwner,
-        TransferId,
+        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Durability, NodeId, Piece,
+        SessionOwner, TransferId,
     };
     use proptest::prelude::*;
 
@@ -117,7 +117,8 @@ mod tests {
                 if get {
                     DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests)
                 } else {
-                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests })
+                    let durability = Durability::ALL[chunks.len() % 2];
+                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests, durability })
                 }
             },
         )
@@ -174,6 +175,7 @@ mod tests {
                 tenant: TenantId(tenant),
                 chunks: vec![ChunkSpec { id: ChunkId::new(1, [3; 10]), length: 9 }],
                 digests: DigestSet::NONE,
+                durability: Durability::Disk,
             }),
         }
     }

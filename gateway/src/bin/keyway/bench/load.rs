@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use keyway_client::Client;
+use keyway_client::{Client, Durability};
 use keyway_proto::{KeyStrength, TransferPath};
 
 use super::histogram::Histogram;
@@ -59,6 +59,8 @@ pub(super) struct Cell {
     pub(super) memory: Memory,
     /// Bytes of one request; larger objects go in parts side by side.
     pub(super) part_size: u64,
+    /// When PUTs are answered.
+    pub(super) durability: Durability,
     pub(super) warm_up: Duration,
     pub(super) time: Duration,
 }
@@ -86,6 +88,8 @@ pub(super) struct Measured {
     pub(super) bytes: u64,
     /// Bytes whose checksum or pattern was verified.
     pub(super) verified_bytes: u64,
+    /// Bytes of PUTs, those of the warm-up included, that were answered from memory.
+    pub(super) memory_bytes: u64,
     pub(super) dataset_bytes: u64,
     /// The weakest that any operation took.
     pub(super) travelled: Travelled,
@@ -137,6 +141,7 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
         latencies: Histogram::new(),
         bytes: 0,
         verified_bytes: 0,
+        memory_bytes: 0,
         dataset_bytes: match cell.operation {
             Operation::Get => objects * cell.size,
             Operation::Put => cell.workers as u64 * PUT_KEYS * cell.size,
@@ -155,6 +160,7 @@ pub(super) async fn measure(target: &Target, bucket: &str, cell: Cell) -> anyhow
         measured.latencies.merge(&tally.latencies);
         measured.bytes += tally.bytes;
         measured.verified_bytes += tally.verified_bytes;
+        measured.memory_bytes += tally.memory_bytes;
     }
     measured.travelled = travelled.unwrap_or(Travelled::HTTP);
     ensure!(measured.latencies.count() > 0, "{}: no operation ended in time", target.name);
@@ -181,6 +187,7 @@ struct Tally {
     latencies: Histogram,
     bytes: u64,
     verified_bytes: u64,
+    memory_bytes: u64,
     travelled: Option<Travelled>,
 }
 
@@ -229,6 +236,7 @@ impl Worker {
                 latencies: Histogram::new(),
                 bytes: 0,
                 verified_bytes: 0,
+                memory_bytes: 0,
                 travelled: None,
             },
         })
@@ -284,7 +292,10 @@ impl Worker {
     async fn put(&mut self, turn: u64) -> anyhow::Result<(u64, u64, Instant)> {
         let key = format!("put/{}/{}-{}", self.cell.size, self.number, turn % PUT_KEYS);
         let put = self.client.put_object(&self.bucket, &key).part_bytes(self.cell.part_size);
-        let put = put.body(self.buffer.body()?).send().await?;
+        let put = put.durability(self.cell.durability).body(self.buffer.body()?).send().await?;
+        if put.durability == Durability::Memory {
+            self.tally.memory_bytes += put.bytes;
+        }
         self.took(Travelled { path: put.path, strength: put.strength });
         let verified = if put.verified.is_whole() { put.bytes } else { 0 };
         Ok((put.bytes, verified, Instant::now()))

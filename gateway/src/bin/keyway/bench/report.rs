@@ -77,6 +77,7 @@ impl Measured {
             "p99_us": self.latencies.quantile_us(0.99),
             "bytes": self.bytes,
             "verified_bytes": self.verified_bytes,
+            "memory_bytes": self.memory_bytes,
             "client_cpu_us_per_op": self.cpu_us_per_op(self.client_cpu),
             "client_cpu_seconds_per_gib": per_gib(self.client_cpu),
             "server_cpu_us_per_op": self.server_cpu.map(|cpu| self.cpu_us_per_op(cpu)),
