@@ -73,9 +73,8 @@ fn crash(mut random: Rng, cycles: u64, asks_memory: bool) -> (u64, u64) {
     let options = Options { config: tier.to_owned(), ..Options::default() };
     let mut server = Server::with(options).expect("the server starts");
     assert_eq!(S3::of(&server).create_bucket(BUCKET).expect("it answers").status, 200);
-    let mut actors: Vec<Actor> = (0..ACTORS)
-        .map(|n| Actor::new(n, random.fork(), asks_memory))
-        .collect();
+    let mut actors: Vec<Actor> =
+        (0..ACTORS).map(|n| Actor::new(n, random.fork(), asks_memory)).collect();
     for cycle in 0..cycles {
         let life = Duration::from_micros(random.u64(1_000..LIFE_LIMIT_MS * 1_000));
         std::thread::scope(|scope| {

@@ -305,10 +305,10 @@ impl fmt::Debug for PutObject {
 
 /// Asks for a durability, unless it is what every service gives.
 pub(super) fn ask(call: &mut Call, durability: Durability) -> Result<(), ClientError> {
-    match durability {
-        Durability::Disk => Ok(()),
-        Durability::Memory => call.header(DURABILITY, durability.as_str()),
+    if durability == Durability::Memory {
+        call.header(DURABILITY, durability.as_str())?;
     }
+    Ok(())
 }
 
 /// The durability that an answer tells; one that tells none is of a service that knows one.

@@ -17,7 +17,9 @@ use keyway_proto::{ChunkSpec, Durability, KeyFate, KeyStrength, PutPlan, Receipt
 use super::digest::Digester;
 use crate::node::{Body, TransferError};
 use crate::store::tier::MemoryTier;
-use crate::store::{BlobStore, ChunkWriter, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk, StoreError};
+use crate::store::{
+    BlobStore, ChunkWriter, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk, StoreError,
+};
 
 pub(super) async fn run(
     plan: &PutPlan,

@@ -359,10 +359,7 @@ mod tests {
             join(&[b"c", &[0x22; 16], b"u", &[0x11; 16]])
         );
         assert_eq!(garbage(chunk, NodeId(5)), join(&[b"g", &[0x22; 16], &[0, 0, 0, 5]]));
-        assert_eq!(
-            Space::pending(BUCKET_ID).entry("k", &[]),
-            join(&[b"w", &bucket_7, b"k\0\x01"])
-        );
+        assert_eq!(Space::pending(BUCKET_ID).entry("k", &[]), join(&[b"w", &bucket_7, b"k\0\x01"]));
         assert_eq!(pending_part(upload_id, 258), join(&[b"x", &[0x11; 16], &[1, 2]]));
         assert_eq!(completed(upload_id), join(&[b"d", &[0x11; 16]]));
         assert_eq!(

@@ -198,7 +198,8 @@ mod tests {
         let row = encode_object(pending.clone(), Owner::Upload(id));
         assert_eq!(decode_object(&row).unwrap().object, pending);
         assert!(decode_pending(&encode_pending(None)).unwrap().is_none());
-        let (replaced, stored) = decode_pending(&encode_pending(Some(row.clone()))).unwrap().unwrap();
+        let (replaced, stored) =
+            decode_pending(&encode_pending(Some(row.clone()))).unwrap().unwrap();
         assert_eq!((replaced, stored.object), (row, pending));
         assert_eq!(decode_extent(&encode_extent(&extent(3))).unwrap(), extent(3));
     }

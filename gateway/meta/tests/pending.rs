@@ -153,7 +153,10 @@ async fn parts_are_settled_or_taken_back() {
         let named: Vec<NamedPart> = numbers.iter().map(named).collect();
         let (condition, now) = (WriteCondition::None, UnixMs(7));
         let (key, named) = (key("k"), &named[..]);
-        setup.catalog.complete_upload(&bucket, &key, id, named, None, condition, durability, now).await
+        setup
+            .catalog
+            .complete_upload(&bucket, &key, id, named, None, condition, durability, now)
+            .await
     };
     let refused = complete(&[1, 2], Durability::Disk).await;
     assert!(matches!(refused, Err(CatalogError::NotDurable)), "{refused:?}");

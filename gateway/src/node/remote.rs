@@ -31,9 +31,7 @@ use keyway_proto::{
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
-use keyway_rpc::schema::{
-    GetFrame, PutBroken, PutEnd, PutFrame, ReleaseRequest, StatusRequest,
-};
+use keyway_rpc::schema::{GetFrame, PutBroken, PutEnd, PutFrame, ReleaseRequest, StatusRequest};
 use keyway_rpc::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed, RELEASE_MAX,
     STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,

@@ -11,8 +11,8 @@ use keyway_meta::{ChecksumType, Object, ObjectChecksum};
 use s3s::S3ErrorCode;
 
 use super::checksums;
-use super::durability;
 use super::conditions;
+use super::durability;
 use super::errors::Failure;
 use super::ranges::Selection;
 

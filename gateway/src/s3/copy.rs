@@ -21,6 +21,7 @@ use super::access::caller;
 use super::body::Outgoing;
 use super::checksums::{self, Told};
 use super::conditions::{self, ReadConditions, write_condition};
+use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::multipart::{part_checksums, upload_id};
@@ -97,12 +98,8 @@ pub(super) async fn copy_object(
         let to = (&bucket, &key);
         match core.catalog.publish_copy(from, to, object, condition.clone()).await {
             Err(CatalogError::NoSuchKey) if attempt < ATTEMPTS_MAX => {}
-            Err(CatalogError::NotDurable) => {
-                let Source { bucket, key } = &source;
-                let pending = async || {
-                    Ok(core.catalog.pending_object(bucket, key).await?.into_iter().collect())
-                };
-                durability::settled(core, pending).await?;
+            Err(CatalogError::NotDurable) if attempt < durability::SETTLES_MAX => {
+                durability::settled(core, Awaited::Object(&source.bucket, &source.key)).await?;
             }
             Err(failure) => return Err(failure.into()),
             Ok(()) => {

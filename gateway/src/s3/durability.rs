@@ -3,17 +3,17 @@
 //! | step | where |
 //! |---|---|
 //! | what a client asks for, and is told | [`asked`], [`tell`] |
-//! | copies and completions need durable bytes first | [`settled`] |
+//! | copies and completions need durable bytes first | [`settled`], [`Awaited`] |
 //! | the control endpoint | [`flush`] |
 
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use keyway_auth::Principal;
-use keyway_meta::EtagPolicy;
 use keyway_meta::catalog::{Pending, PendingIn};
+use keyway_meta::{Bucket, EtagPolicy};
 use keyway_proto::unit::KIB;
-use keyway_proto::{Durability, FlushReply, FlushRequest};
+use keyway_proto::{Durability, FlushReply, FlushRequest, ObjectKey, UploadId};
 use s3s::S3ErrorCode;
 
 use super::errors::Failure;
@@ -31,8 +31,12 @@ const MEMORY_BYTES_MIN: u64 = 256 * KIB;
 const CALL: Duration = Duration::from_secs(5);
 /// How long a node may keep a question about what is on its way.
 const WAIT: Duration = Duration::from_secs(1);
+/// How often a copy or a completion waits: in between, others may write to memory again.
+pub(super) const SETTLES_MAX: usize = 16;
 /// How long a copy or a completion waits for the bytes that it needs to be durable.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
+/// Parts waited for together.
+const PARTS_PAGE: usize = 256;
 /// Buckets listed at once.
 const PAGE: usize = 256;
 
@@ -100,17 +104,36 @@ pub(super) async fn looked_at_one(core: &Core, pending: Pending) -> Result<(), F
     Ok(())
 }
 
-/// Waits until `find` finds nothing pending any more.
+/// What is waited for.
+#[derive(Clone, Copy)]
+pub(super) enum Awaited<'a> {
+    /// The parts of an upload.
+    Parts(UploadId),
+    /// One object.
+    Object(&'a Bucket, &'a ObjectKey),
+}
+
+impl Awaited<'_> {
+    async fn pending(self, core: &Core) -> Result<Vec<Pending>, Failure> {
+        match self {
+            Self::Parts(id) => {
+                Ok(core.catalog.pending(PendingIn::Upload(id), None, PARTS_PAGE).await?)
+            }
+            Self::Object(bucket, key) => {
+                Ok(core.catalog.pending_object(bucket, key).await?.into_iter().collect())
+            }
+        }
+    }
+}
+
+/// Waits until nothing of it is pending any more.
 ///
 /// # Errors
 /// The catalog's, and `SlowDown` when that takes too long.
-pub(super) async fn settled(
-    core: &Core,
-    find: impl AsyncFn() -> Result<Vec<Pending>, Failure>,
-) -> Result<(), Failure> {
+pub(super) async fn settled(core: &Core, what: Awaited<'_>) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
-        let pending = find().await?;
+        let pending = what.pending(core).await?;
         if pending.is_empty() {
             return Ok(());
         }

@@ -10,13 +10,11 @@ use s3s::{S3ErrorCode, S3Request, S3Response};
 use super::access::caller;
 use super::checksums::{self, Declared, Told};
 use super::conditions::{self, write_condition};
+use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::page::{self, Encoding};
 use super::{Core, durability, etag, get, list, rdma, resolve, store};
-
-/// Parts that a completion waits for together.
-const PARTS_PAGE: usize = 256;
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
@@ -138,20 +136,20 @@ pub(super) async fn complete(
         check_size(core, &bucket, &key, id, &named, expected).await?;
     }
     check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
-    let parts = PendingIn::Upload(id);
+    let wanted = asked.unwrap_or_default();
+    let mut settles = 0;
     let object = loop {
-        let wanted = asked.unwrap_or_default();
         if wanted == Durability::Memory {
             // A part that is lost already must not be acknowledged as part of an object.
-            durability::looked_at(core, parts).await?;
+            durability::looked_at(core, PendingIn::Upload(id)).await?;
         }
         let (named, condition, now) = (&named, condition.clone(), core.clock.now());
         let completing =
             core.catalog.complete_upload(&bucket, &key, id, named, claimed, condition, wanted, now);
         match completing.await {
-            Err(CatalogError::NotDurable) => {
-                let pending = async || Ok(core.catalog.pending(parts, None, PARTS_PAGE).await?);
-                durability::settled(core, pending).await?;
+            Err(CatalogError::NotDurable) if settles < durability::SETTLES_MAX => {
+                settles += 1;
+                durability::settled(core, Awaited::Parts(id)).await?;
             }
             completed => break completed?,
         }

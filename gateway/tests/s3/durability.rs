@@ -18,8 +18,7 @@ async fn server_with(tier: TierConfig) -> Server {
     let rdma = RdmaConfig { mode: AccessMode::Off, ..RdmaConfig::default() };
     let ipc = IpcConfig { mode: AccessMode::Off, ..IpcConfig::default() };
     let engine = EngineConfig::default();
-    let node =
-        LocalNode::open_in_memory(NodeId(1), 256 * MIB, 32 << 20, tier, &engine, rdma, &ipc);
+    let node = LocalNode::open_in_memory(NodeId(1), 256 * MIB, 32 << 20, tier, &engine, rdma, &ipc);
     let node = node.await.unwrap();
     let server = Server::over(S3Config::default(), node.clone(), node).await;
     server.put("/bucket").send().await.expect(200);
@@ -69,10 +68,10 @@ async fn a_write_is_answered_from_memory_and_becomes_durable() {
     assert_eq!((got.header(DURABILITY), got.header("etag")), (Some("memory"), Some(&*etag)));
     let range = server.get("/bucket/a").header("range", "bytes=17000000-17000099").send().await;
     assert_eq!(range.expect(206).body, body[17_000_000..17_000_100]);
-    assert_eq!(flush(&server, r#"{"bucket":"bucket"}"#).await, FlushReply {
-        settled: 1,
-        ..FlushReply::default()
-    });
+    assert_eq!(
+        flush(&server, r#"{"bucket":"bucket"}"#).await,
+        FlushReply { settled: 1, ..FlushReply::default() }
+    );
     assert_eq!(server.node.stats().tier.dirty_bytes, 0);
     let head = server.head("/bucket/a").send().await.expect(200);
     assert_eq!((head.header(DURABILITY), head.header("etag")), (None, Some(&*etag)));

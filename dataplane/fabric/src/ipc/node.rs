@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use keyway_proto::key::Direction;
@@ -25,6 +26,9 @@ use super::table::{Entry, Table};
 use crate::LinkError;
 use crate::gpu::{CopyQueue, GpuUuid};
 use crate::memory::{DeviceMapping, ExportHandle, SharedMemory};
+
+/// A checksum that a GPU computes.
+pub type Digesting = Pin<Box<dyn Future<Output = Result<Checksum, LinkError>> + Send>>;
 
 /// Most regions of one link.
 const REGIONS_MAX: usize = 1024;
@@ -191,8 +195,7 @@ impl NodeLink {
         &self,
         kind: ChecksumKind,
         run: &RemoteWindow,
-    ) -> Result<Option<impl Future<Output = Result<Checksum, LinkError>> + Send + use<>>, LinkError>
-    {
+    ) -> Result<Option<Digesting>, LinkError> {
         if !kind.combines() {
             return Ok(None);
         }
@@ -207,9 +210,9 @@ impl NodeLink {
         let keep = Arc::new((Arc::clone(mapping), passes));
         let from = mapping.address() + offset as u64;
         let digesting = queue.digest(kind, from, u64::from(run.length), keep);
-        Ok(Some(async move {
+        Ok(Some(Box::pin(async move {
             digesting.await.map_err(|error| LinkError::Adapter(error.to_string().into()))
-        }))
+        })))
     }
 
     /// Begins a batch and waits for it.

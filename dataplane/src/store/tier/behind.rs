@@ -153,9 +153,27 @@ impl Behind {
         Ok(true)
     }
 
+    /// Notes that a chunk could not be made durable; whether that is news.
+    pub(super) fn failed(&self, chunk: ChunkId) -> bool {
+        let state = self.state.lock();
+        // One that is gone says nothing: nobody would take it back.
+        let is_here = state.chunks.contains_key(&chunk);
+        let is_news = is_here && !self.is_failing.swap(true, Ordering::Relaxed);
+        drop(state);
+        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        self.changed.send_replace(());
+        is_news
+    }
+
     /// Forgets a chunk; whether it was here.
     pub(super) fn forget(&self, chunk: ChunkId) -> bool {
-        let Some(dirty) = self.state.lock().chunks.remove(&chunk) else { return false };
+        let mut state = self.state.lock();
+        let Some(dirty) = state.chunks.remove(&chunk) else { return false };
+        if state.chunks.is_empty() {
+            // Nothing is left that could find out whether the device has recovered.
+            self.is_failing.store(false, Ordering::Relaxed);
+        }
+        drop(state);
         dirty.is_released.store(true, Ordering::Relaxed);
         self.changed.send_replace(());
         true

@@ -230,8 +230,17 @@ async fn a_device_that_fails_is_tried_again() {
     fails.store(false, Ordering::Relaxed);
     assert_eq!(standing(&tier, chunk, LONG).await, Standing::Durable);
     assert!(stage(&tier, &pool, MIB).await.is_some());
-    // A stop does not wait for ever for a device that fails.
+    // Nobody is kept from memory by a chunk that is gone.
     fails.store(true, Ordering::Relaxed);
+    let chunk = put(&tier, &pool, 2 * MIB).await;
+    let failures = tier.stats().flush_failures;
+    while tier.stats().flush_failures == failures {
+        changed.changed().await.expect("the tier lives");
+    }
+    assert!(stage(&tier, &pool, MIB).await.is_none());
+    store.release(&[chunk.id]);
+    assert!(stage(&tier, &pool, MIB).await.is_some());
+    // A stop does not wait for ever for a device that fails.
     put(&tier, &pool, 2 * MIB).await;
     tokio::time::timeout(LONG, store.close()).await.expect("it ends");
     assert_eq!(pool.stats().leased_bytes, 0);

@@ -63,11 +63,9 @@ async fn flush(tier: Weak<Shared>, chunk: ChunkId) {
                 return;
             }
             Err(error) => {
-                if !shared.behind.is_failing.swap(true, Ordering::Relaxed) {
+                if shared.behind.failed(chunk) {
                     tracing::error!(%error, "what is in memory alone cannot be made durable");
                 }
-                shared.behind.counters.failures.fetch_add(1, Ordering::Relaxed);
-                shared.behind.changed.send_replace(());
             }
         }
         drop((shared, dirty));
@@ -91,10 +89,7 @@ impl Shared {
     }
 
     /// Writes and seals; `None` when the chunk was released meanwhile.
-    async fn write_out(
-        &self,
-        dirty: &Dirty,
-    ) -> Result<Option<Box<dyn StagedChunk>>, StoreError> {
+    async fn write_out(&self, dirty: &Dirty) -> Result<Option<Box<dyn StagedChunk>>, StoreError> {
         let entry = &dirty.entry;
         let chunk = ChunkSpec { id: entry.id(), length: entry.length() };
         let reserved = dirty.writer.lock().take();

@@ -61,8 +61,8 @@ use self::index::Index;
 use self::read::{Flights, Pin};
 use self::write::Writer;
 
-pub use config::{TierAdmit, TierConfig, TierPages, TierVerify};
 pub(crate) use behind::{BehindWriter, Landing};
+pub use config::{TierAdmit, TierConfig, TierPages, TierVerify};
 pub(crate) use entry::KnownSums;
 
 /// A store with hot chunks in memory.

@@ -2,9 +2,7 @@
 
 use bytes::Bytes;
 use keyway_proto::checksum::Hasher;
-use keyway_proto::{
-    BucketId, Checksum, ChecksumKind, Durability, ObjectKey, UploadId, VersionId,
-};
+use keyway_proto::{BucketId, Checksum, ChecksumKind, Durability, ObjectKey, UploadId, VersionId};
 
 use super::assemble::assemble;
 use super::object::{disown, replace};

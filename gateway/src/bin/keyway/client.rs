@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 use keyway_client::{
-    Durability,
-    Addressing, Client, ClientBuilder, Credentials, Fallbacks, PathPolicy, RdmaConfig, Tls,
+    Addressing, Client, ClientBuilder, Credentials, Durability, Fallbacks, PathPolicy, RdmaConfig,
+    Tls,
 };
 use keyway_proto::{KeyStrength, TransferPath};
 
