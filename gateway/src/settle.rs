@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use keyway_meta::catalog::{Pending, PendingIn, PendingOf};
 use keyway_meta::{Catalog, CatalogError};
@@ -79,8 +80,10 @@ pub(crate) async fn settle(
         };
         let of_chunks = pending.extents.iter().map(|at| standing(at.chunk.id, at.node));
         let worst = of_chunks.fold(Standing::Durable, worse);
-        async move { note(catalog, pending, worst).await }
+        note(catalog, pending, worst).boxed()
     });
+    // Collected and boxed: the compiler does not see that the closures' futures are `Send`.
+    let noting: Vec<BoxFuture<'_, Result<Settled, CatalogError>>> = noting.collect();
     let noted: Vec<Settled> =
         stream::iter(noting).buffer_unordered(COMMITS_UNDER_WAY).try_collect().await?;
     let mut settled = Settled::default();
@@ -139,18 +142,24 @@ async fn standings(
     for extent in among.iter().flat_map(|pending| &pending.extents) {
         by_node.entry(extent.node).or_default().push(extent.chunk.id);
     }
-    let asked = by_node.into_iter().map(|(id, chunks)| async move {
-        let Some(node) = nodes.by_id(id) else {
-            tracing::warn!(node = %id, "something waits for a node that is not known");
-            return Vec::new();
-        };
-        match node.settle(&chunks, wait).await {
-            Ok(told) => chunks.into_iter().map(|chunk| (id, chunk)).zip(told).collect(),
-            Err(error) => {
-                tracing::warn!(node = %id, %error, "a node does not tell what is durable");
-                Vec::new()
-            }
+    let asking = by_node.into_iter().map(|(id, chunks)| ask(nodes, id, chunks, wait).boxed());
+    let asking: Vec<BoxFuture<'_, Told>> = asking.collect();
+    join_all(asking).await.into_iter().flatten().collect()
+}
+
+/// What a node says of chunks.
+type Told = Vec<((NodeId, ChunkId), Standing)>;
+
+async fn ask(nodes: &Nodes, id: NodeId, chunks: Vec<ChunkId>, wait: Duration) -> Told {
+    let Some(node) = nodes.by_id(id) else {
+        tracing::warn!(node = %id, "something waits for a node that is not known");
+        return Vec::new();
+    };
+    match node.settle(&chunks, wait).await {
+        Ok(told) => chunks.into_iter().map(|chunk| (id, chunk)).zip(told).collect(),
+        Err(error) => {
+            tracing::warn!(node = %id, %error, "a node does not tell what is durable");
+            Vec::new()
         }
-    });
-    join_all(asked).await.into_iter().flatten().collect()
+    }
 }

@@ -123,7 +123,8 @@ impl Maintenance {
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         tokio::select! {
             () = stop => {}
-            ((), ()) = async { tokio::join!(self.rounds(), self.settle_behind()) } => {}
+            () = self.rounds() => {}
+            () = self.settle_behind() => {}
         }
     }
 
