@@ -162,7 +162,7 @@ async fn parts_are_settled_or_taken_back() {
     assert!(matches!(refused, Err(CatalogError::NotDurable)), "{refused:?}");
     assert!(setup.catalog.settle(&found[0]).await.unwrap());
     assert!(setup.catalog.withdraw(&found[1]).await.unwrap());
-    assert_eq!(setup.garbage().await.last(), parts[1].extents.last());
+    assert!(setup.garbage().await.contains(&parts[1].extents[0]));
     let refused = complete(&[1, 2], Durability::Memory).await;
     assert!(matches!(refused, Err(CatalogError::InvalidPart(2))), "{refused:?}");
     // The third is in memory alone, and so is what is made of it.

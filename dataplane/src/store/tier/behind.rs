@@ -165,6 +165,11 @@ impl Behind {
         is_news
     }
 
+    /// Whether the store closes, and its device fails: nothing is tried again then.
+    pub(super) fn is_giving_up(&self) -> bool {
+        self.state.lock().is_closing && self.is_failing.load(Ordering::Relaxed)
+    }
+
     /// Forgets a chunk; whether it was here.
     pub(super) fn forget(&self, chunk: ChunkId) -> bool {
         let mut state = self.state.lock();

@@ -48,6 +48,11 @@ async fn flush(tier: Weak<Shared>, chunk: ChunkId) {
     loop {
         let Some(shared) = tier.upgrade() else { return };
         let Some(dirty) = shared.behind.find(chunk) else { return };
+        // A closing store waits for what has begun, and for no further attempt.
+        let under_way = shared.flights.begin();
+        if shared.behind.is_giving_up() {
+            return;
+        }
         match shared.flush_once(&dirty).await {
             Ok(()) => return,
             Err(StoreError::ChunkExists(_)) => {
@@ -68,7 +73,7 @@ async fn flush(tier: Weak<Shared>, chunk: ChunkId) {
                 }
             }
         }
-        drop((shared, dirty));
+        drop((under_way, dirty, shared));
         tokio::time::sleep(RETRY).await;
     }
 }

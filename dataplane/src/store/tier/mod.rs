@@ -283,6 +283,7 @@ impl BlobStore for MemoryTier {
         if left > 0 {
             tracing::error!(chunks = left, "what is in memory alone is lost: its device failed");
         }
+        self.shared.flights.ended().await;
         self.end_tasks();
         self.shared.behind.clear();
         self.shared.store.close().await;

@@ -203,7 +203,7 @@ impl Flying {
     }
 }
 
-/// Counts the flights, so that a closing store can wait for the last.
+/// Counts the flights, and the flushes, so that a closing store can wait for the last.
 pub(super) struct Flights {
     count: watch::Sender<usize>,
 }
@@ -215,7 +215,7 @@ impl Default for Flights {
 }
 
 impl Flights {
-    fn begin(&self) -> Counted {
+    pub(super) fn begin(&self) -> Counted {
         self.count.send_modify(|count| *count += 1);
         Counted(self.count.clone())
     }
@@ -228,7 +228,7 @@ impl Flights {
 }
 
 /// A flight, counted while it lives.
-struct Counted(watch::Sender<usize>);
+pub(super) struct Counted(watch::Sender<usize>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
