@@ -20,7 +20,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
     LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, TenantId, TransferId,
+    SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
