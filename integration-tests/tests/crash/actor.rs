@@ -43,8 +43,9 @@ impl Version {
 pub(crate) struct Entry {
     /// The last durable state that the server acknowledged; `None` is absence.
     pub(crate) acknowledged: Option<Version>,
-    /// The state that it acknowledged from memory since then.
-    pub(crate) in_memory: Option<Version>,
+    /// The states that it acknowledged from memory since then. Any of them may have become
+    /// durable, and be what a later one falls back to; the last may be there still.
+    pub(crate) in_memory: Vec<Version>,
     /// The state that the request under way would make.
     pub(crate) under_way: Option<Option<Version>>,
 }
@@ -138,7 +139,7 @@ impl Actor {
 
     /// Waits for the device: what was in memory must not be lost from here on.
     fn flush(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
-        let Some(version) = self.entry(key).in_memory else { return Ok(()) };
+        let Some(version) = self.entry(key).in_memory.last().copied() else { return Ok(()) };
         let document = format!(r#"{{"bucket":"{BUCKET}","key":"{key}"}}"#);
         loop {
             let request = Request::new("POST", "/_keyway/v1/flush").body(document.as_str());
@@ -151,7 +152,7 @@ impl Actor {
             }
         }
         let entry = self.entry(key);
-        (entry.acknowledged, entry.in_memory) = (Some(version), None);
+        (entry.acknowledged, entry.in_memory) = (Some(version), Vec::new());
         Ok(())
     }
 
@@ -238,9 +239,9 @@ impl Actor {
         let entry = self.entry(key);
         let state = entry.under_way.take().expect("a request was under way");
         if from_memory {
-            entry.in_memory = state;
+            entry.in_memory.extend(state);
         } else {
-            (entry.acknowledged, entry.in_memory) = (state, None);
+            (entry.acknowledged, entry.in_memory) = (state, Vec::new());
         }
     }
 

@@ -28,12 +28,13 @@ pub(crate) fn verify(s3: &mut S3, actors: &mut [Actor]) -> Result<()> {
 fn objects(s3: &mut S3, actor: &mut Actor, present: &mut BTreeSet<String>) -> Result<()> {
     for (key, entry) in &mut actor.entries {
         let response = s3.get(BUCKET, key).with_context(|| format!("reading {key}"))?;
-        let in_memory = entry.in_memory.take().map(Some);
-        let candidates = [Some(entry.acknowledged), in_memory, entry.under_way.take()];
+        let in_memory = std::mem::take(&mut entry.in_memory).into_iter().map(Some);
+        let known = [Some(entry.acknowledged), entry.under_way.take()].into_iter().flatten();
+        let candidates: Vec<_> = known.chain(in_memory).collect();
         let fits = |state: &super::actor::Version| response.body == state.bytes();
         let found = match response.status {
-            404 => candidates.into_iter().flatten().find(Option::is_none),
-            200 => candidates.into_iter().flatten().find(|state| state.as_ref().is_some_and(fits)),
+            404 => candidates.iter().copied().find(Option::is_none),
+            200 => candidates.iter().copied().find(|state| state.as_ref().is_some_and(fits)),
             status => bail!("{key}: status {status}: {}", response.text()),
         };
         let Some(found) = found else {
