@@ -47,9 +47,10 @@ pub(super) async fn run(tier: Weak<Shared>, mut work: mpsc::UnboundedReceiver<Ch
 async fn flush(tier: Weak<Shared>, chunk: ChunkId) {
     loop {
         let Some(shared) = tier.upgrade() else { return };
-        let Some(dirty) = shared.behind.find(chunk) else { return };
-        // A closing store waits for what has begun, and for no further attempt.
+        // A closing store waits for what has begun, and for no further attempt. Before the chunk,
+        // so that it goes after it.
         let under_way = shared.flights.begin();
+        let Some(dirty) = shared.behind.find(chunk) else { return };
         if shared.behind.is_giving_up() {
             return;
         }
@@ -73,7 +74,7 @@ async fn flush(tier: Weak<Shared>, chunk: ChunkId) {
                 }
             }
         }
-        drop((under_way, dirty, shared));
+        drop((dirty, under_way, shared));
         tokio::time::sleep(RETRY).await;
     }
 }
