@@ -76,9 +76,9 @@ pub use keyway_fabric::memory::{
     DeviceBuffer, DeviceSlice, DeviceSliceMut, HostBuffer, HostSlice, HostSliceMut, LendError,
     MemoryError,
 };
-pub use keyway_proto::PrefetchReply;
+pub use keyway_proto::{Durability, FlushReply, PrefetchReply};
 pub use ops::{
-    CopyObject, DeleteFailure, DeleteObject, HeadObject, ListBuckets, ListObjects, ListPage,
+    CopyObject, DeleteFailure, DeleteObject, Flush, HeadObject, ListBuckets, ListObjects, ListPage,
     ListedBucket, ListedObject, Prefetch, Presign,
 };
 pub use rdma::{

@@ -20,6 +20,7 @@ pub mod pki;
 pub mod s3;
 pub mod serve;
 pub mod server;
+mod settle;
 pub mod telemetry;
 
 pub use config::Config;

@@ -5,6 +5,10 @@
 //! started again on the same directory; then every key must hold its last acknowledged state
 //! or the one request that was under way, whole. The actors go on from what was found.
 //!
+//! In one of two directories the actors also ask for answers from memory. Such a state may be lost
+//! with the server, and then the last durable one must be back; once a flush was answered, it may
+//! not.
+//!
 //! `KEYWAY_CRASH_CYCLES` sets the number of kills (`make crash CYCLES=n`), `KEYWAY_TEST_SEED`
 //! replays the actors' choices and the moments of the kills; what the kernel does in between
 //! is not replayed.
@@ -20,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use keyway_integration_tests::seed::{knob, seed};
+use keyway_integration_tests::server::Options;
 use keyway_integration_tests::{S3, Server};
 
 use actor::Actor;
@@ -40,25 +45,36 @@ fn acknowledged_objects_survive_sigkill() {
     let cycles = knob("KEYWAY_CRASH_CYCLES", 200);
     let seed = seed("crash");
     let started = Instant::now();
-    let acknowledged: u64 = std::thread::scope(|scope| {
+    let (acknowledged, from_memory) = std::thread::scope(|scope| {
         let crashers: Vec<_> = (0..DIRECTORIES)
-            .map(|n| scope.spawn(move || crash(Rng::with_seed(seed ^ n), cycles / DIRECTORIES)))
+            .map(|n| {
+                let random = Rng::with_seed(seed ^ n);
+                scope.spawn(move || crash(random, cycles / DIRECTORIES, n % 2 == 1))
+            })
             .collect();
         crashers
             .into_iter()
             .map(|crasher| crasher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .sum()
+            .fold((0, 0), |sum: (u64, u64), one: (u64, u64)| (sum.0 + one.0, sum.1 + one.1))
     });
-    println!("{cycles} kills, {acknowledged} acknowledged writes, {:?}", started.elapsed());
+    println!(
+        "{cycles} kills, {acknowledged} acknowledged writes, {from_memory} of them from memory, {:?}",
+        started.elapsed()
+    );
     // A server that refuses everything would survive anything.
     assert!(acknowledged > cycles, "only {acknowledged} writes were acknowledged");
+    assert!(from_memory > cycles / 8, "only {from_memory} were acknowledged from memory");
 }
 
-/// Crashes one directory so many times and answers how many writes were acknowledged.
-fn crash(mut random: Rng, cycles: u64) -> u64 {
-    let mut server = Server::start().expect("the server starts");
+/// Crashes one directory so many times and answers how many writes were acknowledged, and how
+/// many of them from memory.
+fn crash(mut random: Rng, cycles: u64, asks_memory: bool) -> (u64, u64) {
+    let tier = if asks_memory { "node.tier.size_bytes = 268435456\n" } else { "" };
+    let options = Options { config: tier.to_owned(), ..Options::default() };
+    let mut server = Server::with(options).expect("the server starts");
     assert_eq!(S3::of(&server).create_bucket(BUCKET).expect("it answers").status, 200);
-    let mut actors: Vec<Actor> = (0..ACTORS).map(|n| Actor::new(n, random.fork())).collect();
+    let mut actors: Vec<Actor> =
+        (0..ACTORS).map(|n| Actor::new(n, random.fork(), asks_memory)).collect();
     for cycle in 0..cycles {
         let life = Duration::from_micros(random.u64(1_000..LIFE_LIMIT_MS * 1_000));
         std::thread::scope(|scope| {
@@ -78,5 +94,6 @@ fn crash(mut random: Rng, cycles: u64) -> u64 {
             panic!("cycle {cycle}, killed after {life:?}: {lost:#}");
         }
     }
-    actors.iter().map(|actor| actor.acknowledged).sum()
+    let sum = |count: fn(&Actor) -> u64| actors.iter().map(count).sum();
+    (sum(|actor| actor.acknowledged), sum(|actor| actor.from_memory))
 }

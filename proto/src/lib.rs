@@ -10,6 +10,7 @@
 
 pub mod checksum;
 pub mod direct;
+pub mod durability;
 pub mod gather;
 pub mod id;
 pub mod key;
@@ -27,6 +28,7 @@ pub mod unit;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
+pub use durability::{Durability, FlushReply, FlushRequest, Standing};
 pub use gather::{GatherPiece, GatherPlan};
 pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};
 pub use local::{Door, DoorTicket, HostId, LocalSessionOffer, LocalSessionRequest};

@@ -4,6 +4,7 @@
 //! plan; the node checks the plan's shape and executes it, and knows no tenant's names.
 
 use crate::checksum::DigestSet;
+use crate::durability::Durability;
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
 use crate::unit::CHUNK_BYTES_MAX;
@@ -35,7 +36,7 @@ pub struct Piece {
     pub range: ByteRange,
 }
 
-/// Stores one run of bytes as chunks, all durable before the receipt is given.
+/// Stores one run of bytes as chunks, all as durable as asked for before the receipt is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutPlan {
     /// The transfer that the receipt will name.
@@ -46,6 +47,9 @@ pub struct PutPlan {
     pub chunks: Vec<ChunkSpec>,
     /// The digests of the whole run that the receipt must carry.
     pub digests: DigestSet,
+    /// Whether the receipt may come before the bytes are on the device. A node that has no room
+    /// for that in its memory writes them first.
+    pub durability: Durability,
 }
 
 impl PutPlan {

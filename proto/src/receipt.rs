@@ -5,10 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::Digests;
+use crate::durability::Durability;
 use crate::id::TransferId;
 use crate::key::{Relinquished, Revoker};
 
-/// A finished transfer. A PUT's receipt means that its bytes are durable.
+/// A finished transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The plan's transfer.
@@ -23,6 +24,8 @@ pub struct Receipt {
     pub strength: KeyStrength,
     /// What became of the transfer's key.
     pub key: KeyFate,
+    /// What a PUT's bytes survive; of a GET it says nothing.
+    pub durability: Durability,
 }
 
 /// How bytes travel between a node and a client's memory.

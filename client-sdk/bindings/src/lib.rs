@@ -30,4 +30,4 @@ pub use process::{Made, PerProcess};
 pub use report::Report;
 pub use runtime::runtime;
 pub use settings::{InvalidSetting, Settings};
-pub use transfer::{Fetch, Store, Turn, head};
+pub use transfer::{Fetch, Store, Turn, flush, head};

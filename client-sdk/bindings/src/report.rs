@@ -1,7 +1,7 @@
 //! What every outcome says.
 
 use keyway_client::{Fallbacks, GetOutcome, ObjectInfo, PutOutcome, Verified};
-use keyway_proto::{KeyStrength, TransferPath};
+use keyway_proto::{Durability, KeyStrength, TransferPath};
 
 /// A finished transfer.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Report {
     pub version: Option<String>,
     /// Its size, whatever range was moved.
     pub object_bytes: u64,
+    /// What a write survives by now; of a read it says nothing.
+    pub durability: Durability,
 }
 
 impl Report {
@@ -40,6 +42,7 @@ impl Report {
             etag,
             version,
             object_bytes: size,
+            durability: Durability::default(),
         };
         (report, outcome.target)
     }
@@ -55,6 +58,7 @@ impl Report {
             etag: outcome.etag,
             version: outcome.version,
             object_bytes: outcome.bytes,
+            durability: outcome.durability,
         }
     }
 

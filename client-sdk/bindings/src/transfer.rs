@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use keyway_client::{
-    Client, ClientError, Failed, GetObject, GetOutcome, GetTarget, ObjectInfo, PutObject,
-    StreamTurn,
+    Client, ClientError, Failed, FlushReply, GetObject, GetOutcome, GetTarget, ObjectInfo,
+    PutObject, StreamTurn,
 };
-use keyway_proto::ByteRange;
+use keyway_proto::{ByteRange, Durability};
 
 use crate::failure::Failure;
 use crate::memory::{Memory, Source, Target};
@@ -57,6 +57,8 @@ pub struct Store {
     pub if_absent: bool,
     /// Only in place of the one with this ETag.
     pub if_match: Option<String>,
+    /// When it is answered.
+    pub durability: Durability,
     /// Bytes of one part.
     pub part_bytes: Option<u64>,
     /// Parts in flight.
@@ -262,6 +264,7 @@ impl Store {
         for (name, value) in &self.metadata {
             put = put.metadata(name, value)?;
         }
+        put = put.durability(self.durability);
         if self.if_absent {
             put = put.if_absent();
         }
@@ -310,6 +313,26 @@ fn read<M>(result: Result<GetOutcome<M>, Failed<M>>) -> Result<Report, Failure> 
         Ok(outcome) => Ok(Report::of_get(outcome).0),
         Err(failed) => Err(failed.error.into()),
     }
+}
+
+/// Waits until what was written to memory is durable: all of a bucket, or one object.
+///
+/// # Errors
+/// As the client's.
+pub async fn flush(
+    client: Client,
+    place: Place,
+    deadline: Option<Duration>,
+) -> Result<FlushReply, Failure> {
+    let mut flush = client.flush();
+    flush = match place.key.is_empty() {
+        true => flush.bucket(place.bucket),
+        false => flush.object(place.bucket, place.key),
+    };
+    if let Some(after) = deadline {
+        flush = flush.deadline(after);
+    }
+    Ok(flush.await?)
 }
 
 /// What an object is.

@@ -166,6 +166,7 @@ unsafe fn store(options: *const KeywayPutOptions, gpu: Option<&Arc<Gpu>>) -> Res
         content_type: unsafe { text(options.content_type) }?,
         metadata: Vec::new(),
         if_absent: options.flags & abi::IF_ABSENT != 0,
+        durability: keyway_proto::Durability::default(),
         // SAFETY: as above.
         if_match: unsafe { text(options.if_match) }?,
         part_bytes: some(options.part_bytes),

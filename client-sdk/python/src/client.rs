@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keyway_bindings::{Connection, Failure, Fetch, Listing, Place, Settings, Store};
 use keyway_client::DeleteFailure;
-use keyway_proto::ByteRange;
+use keyway_proto::{ByteRange, Durability};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -92,6 +92,8 @@ struct KeptOptions {
     metadata: Option<BTreeMap<String, String>>,
     #[pyo3(item)]
     if_absent: bool,
+    #[pyo3(item)]
+    durability: String,
 }
 
 impl TransferOptions {
@@ -260,7 +262,11 @@ impl Client {
     ) -> PyResult<Operation> {
         let (client, place) = (self.client()?, self.object(url)?);
         let part = Part::of(data, Access::Send, stream)?;
+        let durability = Durability::named(&kept.durability).ok_or_else(|| {
+            PyValueError::new_err(format!("{:?} is no durability: disk or memory", kept.durability))
+        })?;
         let store = Store {
+            durability,
             content_type: kept.content_type,
             metadata: kept.metadata.into_iter().flatten().collect(),
             if_absent: kept.if_absent,
@@ -269,6 +275,16 @@ impl Client {
         };
         let work = store.send(client, place, part.source()?);
         Ok(Operation::new(vec![part.storage], work, report))
+    }
+
+    /// Waits until what was written to memory is durable; gives how many objects became so,
+    /// and how many were lost.
+    fn flush(&self, url: &str, timeout: Option<f64>) -> PyResult<Operation> {
+        let place = Place::parse(url, self.bucket()).map_err(|error| raise(error.into()))?;
+        let work = keyway_bindings::flush(self.client()?, place, seconds(timeout)?);
+        Ok(Operation::new(Vec::new(), work, |py, reply| {
+            Ok((reply.settled, reply.lost).into_pyobject(py)?.into_any().unbind())
+        }))
     }
 
     /// Asks what an object is.

@@ -20,6 +20,7 @@ pub(crate) struct Report {
     etag: Option<String>,
     version: Option<String>,
     object_bytes: u64,
+    durability: String,
 }
 
 impl From<keyway_bindings::Report> for Report {
@@ -41,6 +42,7 @@ impl From<keyway_bindings::Report> for Report {
             etag: report.etag,
             version: report.version,
             object_bytes: report.object_bytes,
+            durability: report.durability.to_string(),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Operations of one request: buckets, heads, listings, copies, deletions, presigned URLs.
+//! Operations of one request: buckets, heads, listings, copies, deletions, presigned URLs, flushes.
 
 mod bucket;
 mod copy;
 mod delete;
+mod flush;
 mod head;
 mod list;
 mod prefetch;
@@ -11,6 +12,7 @@ mod presign;
 pub use bucket::{ListBuckets, ListedBucket};
 pub use copy::CopyObject;
 pub use delete::{DeleteFailure, DeleteObject};
+pub use flush::Flush;
 pub use head::HeadObject;
 pub use list::{ListObjects, ListPage, ListedObject};
 pub use prefetch::Prefetch;

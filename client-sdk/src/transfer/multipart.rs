@@ -9,11 +9,11 @@ use std::sync::Arc;
 use ::http::{Method, StatusCode};
 #[cfg(feature = "object_store")]
 use bytes::Bytes;
-use keyway_proto::{Checksum, ChecksumKind};
+use keyway_proto::{Checksum, ChecksumKind, Durability};
 use tokio::task::JoinSet;
 
 use super::Meter;
-use super::put::{PutObject, PutOutcome, confirmed};
+use super::put::{PutObject, PutOutcome, ask, confirmed, told};
 use super::send::send;
 use super::source::{Run, Source};
 use crate::error::{ClientError, Malformed, ServiceError};
@@ -48,6 +48,7 @@ struct Place {
     bucket: Arc<str>,
     key: Arc<str>,
     id: Arc<str>,
+    durability: Durability,
 }
 
 /// An upload that is aborted unless it was completed.
@@ -82,6 +83,7 @@ impl PutUpload {
             bucket: Arc::clone(&put.bucket),
             key: Arc::clone(&put.key),
             id: begun.upload_id.into(),
+            durability: put.durability,
         };
         Ok(Self { place, open: true })
     }
@@ -152,6 +154,7 @@ impl PutUpload {
         call.header("content-type", "application/xml")?;
         call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
         call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        ask(&mut call, put.durability)?;
         call.body = xml::write(&xml::CompleteMultipartUpload { parts })?.into();
         let done = self.place.completed(&call, sum, bytes).await?;
         self.open = false;
@@ -166,6 +169,7 @@ impl PutUpload {
             etag: done.etag,
             version: done.version,
             parts: count,
+            durability: done.durability,
         })
     }
 }
@@ -220,6 +224,7 @@ struct Completed {
     version: Option<String>,
     crc64nvme: Option<String>,
     retries: u32,
+    durability: Durability,
 }
 
 impl Place {
@@ -232,6 +237,7 @@ impl Place {
     async fn part(&self, number: u16, run: &Run<'_>, meter: &Meter) -> Result<Part, ClientError> {
         let mut call = self.call(Method::PUT);
         call.query = call.query.with("partNumber", &number.to_string());
+        ask(&mut call, self.durability)?;
         let sent = send(&self.client, call, run, meter).await?;
         confirmed(sent.sum, sent.crc64nvme.as_deref())?;
         let etag = sent.etag.ok_or_else(|| Malformed::new("a part without an ETag"))?;
@@ -259,6 +265,8 @@ impl Place {
                             version: info.version,
                             crc64nvme: Some(sum.to_base64()),
                             retries: retries.spent(),
+                            // The answer that told is lost.
+                            durability: self.durability,
                         });
                     }
                     return Err(error);
@@ -271,6 +279,7 @@ impl Place {
     async fn complete_once(&self, call: &Call) -> Result<Completed, ClientError> {
         let answer = self.client.attempt(call).await?;
         let version = answer.text("x-amz-version-id").map(ToOwned::to_owned);
+        let durability = told(&answer);
         let done: xml::CompletedUpload = xml::parse(&answer.document().await?)?;
         // The status was sent before the work was done: the document has the last word.
         if let Some(code) = done.code {
@@ -286,7 +295,8 @@ impl Place {
                 request_id: done.request_id,
             })));
         }
-        Ok(Completed { etag: done.etag, version, crc64nvme: done.crc64nvme, retries: 0 })
+        let (etag, crc64nvme) = (done.etag, done.crc64nvme);
+        Ok(Completed { etag, version, crc64nvme, retries: 0, durability })
     }
 
     /// Gives up an upload. Failing that is logged: the caller has a reason of its own.

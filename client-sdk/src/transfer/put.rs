@@ -10,14 +10,17 @@ use bytes::Bytes;
 use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::memory::{DeviceSlice, HostSlice};
 use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX};
-use keyway_proto::{Checksum, KeyStrength, TransferPath};
+use keyway_proto::{Checksum, Durability, KeyStrength, TransferPath};
 
 use super::send::send;
 use super::source::Source;
 use super::{Meter, Progress, ProgressFn, Unverified, Verified, multipart};
 use crate::error::ClientError;
-use crate::http::{Call, Client};
+use crate::http::{Answer, Call, Client};
 use crate::rdma::Fallbacks;
+
+/// What a write asks for, and its answer tells.
+const DURABILITY: &str = "x-keyway-durability";
 
 impl Client {
     /// Writes an object.
@@ -29,6 +32,7 @@ impl Client {
             body: PutBody::Bytes(Bytes::new()),
             headers: HeaderMap::new(),
             condition: HeaderMap::new(),
+            durability: Durability::Disk,
             part_bytes: self.defaults().put_part_bytes,
             concurrency: self.defaults().concurrency,
             progress: None,
@@ -105,6 +109,7 @@ pub struct PutObject {
     pub(super) headers: HeaderMap,
     /// What must hold when it becomes visible.
     pub(super) condition: HeaderMap,
+    pub(super) durability: Durability,
     part_bytes: u64,
     pub(super) concurrency: usize,
     progress: Option<ProgressFn>,
@@ -136,6 +141,8 @@ pub struct PutOutcome {
     pub version: Option<String>,
     /// Parts it was sent in; 1 for a single request.
     pub parts: usize,
+    /// What it survives by now.
+    pub durability: Durability,
 }
 
 impl PutObject {
@@ -192,6 +199,15 @@ impl PutObject {
     /// Bytes of one part; a larger object is sent in parts side by side. At least 5 MiB.
     pub fn part_bytes(mut self, bytes: u64) -> Self {
         self.part_bytes = bytes.max(PART_BYTES_MIN);
+        self
+    }
+
+    /// When the write is answered. With [`Durability::Memory`] a Keyway service that has room
+    /// for it answers when the bytes are in its memory, and brings them to its device behind: a
+    /// crash in between takes the object back, and what it replaced returns. Its ETag is then no
+    /// MD5. [`Client::flush`] waits for the device. Other services do not know this.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
         self
     }
 
@@ -261,6 +277,7 @@ impl PutObject {
         let mut call = Call::object(Method::PUT, &self.bucket, &self.key);
         call.headers = self.headers;
         call.headers.extend(self.condition);
+        ask(&mut call, self.durability)?;
         let sent = send(&self.client, call, &source.whole(), meter).await?;
         Ok(PutOutcome {
             bytes: source.bytes(),
@@ -272,6 +289,7 @@ impl PutObject {
             etag: sent.etag,
             version: sent.version,
             parts: 1,
+            durability: sent.durability,
         })
     }
 }
@@ -283,6 +301,19 @@ impl fmt::Debug for PutObject {
             .field("key", &self.key)
             .finish_non_exhaustive()
     }
+}
+
+/// Asks for a durability, unless it is what every service gives.
+pub(super) fn ask(call: &mut Call, durability: Durability) -> Result<(), ClientError> {
+    if durability == Durability::Memory {
+        call.header(DURABILITY, durability.as_str())?;
+    }
+    Ok(())
+}
+
+/// The durability that an answer tells; one that tells none is of a service that knows one.
+pub(super) fn told(answer: &Answer) -> Durability {
+    answer.text(DURABILITY).and_then(Durability::named).unwrap_or_default()
 }
 
 /// Holds the checksum that the service computed against ours.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyway_proto::key::Direction;
-use keyway_proto::{Checksum, ChecksumKind};
+use keyway_proto::{Checksum, ChecksumKind, Durability};
 
+use super::put::told;
 use super::source::{Body, Run};
 use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
@@ -24,6 +25,7 @@ pub(super) struct Sent {
     pub(super) sum: Checksum,
     pub(super) retries: u32,
     pub(super) travelled: Travelled,
+    pub(super) durability: Durability,
 }
 
 /// Sends a run as the body of `call` until it is answered for good.
@@ -215,6 +217,7 @@ impl Sending<'_> {
             sum: self.sum,
             retries: self.retries.spent(),
             travelled,
+            durability: told(answer),
         }
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn put_plan(length: u64) -> PutPlan {
         tenant: TenantId::ROOT,
         chunks: chunk_lengths(length).map(spec).collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme),
+        durability: keyway_proto::Durability::Disk,
     }
 }
 

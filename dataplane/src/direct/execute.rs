@@ -12,7 +12,8 @@ use keyway_fabric::ipc::MemoryKind;
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::{Direction, Relinquished, Worker, WorkerAction, WorkerEvent};
 use keyway_proto::{
-    Digests, DirectPlan, DirectWork, KeyFate, KeyStrength, Receipt, SessionToken, TransferPath,
+    Digests, DirectPlan, DirectWork, Durability, KeyFate, KeyStrength, Receipt, SessionToken,
+    TransferPath,
 };
 use tokio::sync::oneshot;
 
@@ -22,11 +23,14 @@ use super::{Accepted, Direct, gather, get, put};
 use crate::engine::{Admission, Counters};
 use crate::node::{DirectError, TransferError, Transferred};
 use crate::store::BlobStore;
+use crate::store::tier::MemoryTier;
 
 /// What a transfer needs of its node.
 #[derive(Clone)]
 pub(crate) struct Needs {
     pub(crate) store: Arc<dyn BlobStore>,
+    /// The same store, where it is a tier.
+    pub(crate) tier: Option<Arc<MemoryTier>>,
     pub(crate) pool: LeasePool,
     pub(crate) admission: Admission,
     pub(crate) counters: Arc<Counters>,
@@ -95,7 +99,7 @@ impl<T: Transport> Over<'_, T> {
         let (key, outcome) = ending.run(moved, needs).await;
         needs.direct.count(key);
         let bytes = plan.length();
-        let moved = outcome.map(|digests| {
+        let moved = outcome.map(|(digests, durability)| {
             let counter = match direction {
                 Direction::Write => &needs.counters.delivered_bytes,
                 Direction::Read => &needs.counters.stored_bytes,
@@ -108,6 +112,7 @@ impl<T: Transport> Over<'_, T> {
                 path: self.path,
                 strength: self.strength,
                 key: KeyFate::Relinquished(key),
+                durability,
             }
         });
         if moved.is_err() {
@@ -160,13 +165,13 @@ impl<T: Transport> Ending<'_, T> {
         mut self,
         moved: Result<Moved<T::Batch>, DirectError>,
         needs: &Needs,
-    ) -> (Relinquished, Result<Digests, DirectError>) {
+    ) -> (Relinquished, Result<(Digests, Durability), DirectError>) {
         match moved {
             Ok(Moved::Written(tail)) => {
                 let get::Tail { batch, digests, holds } = tail;
                 let (moved, key) = self.relinquish(WorkerEvent::Moved, batch).await;
                 drop(holds);
-                (key, if moved { Ok(digests) } else { Err(lost()) })
+                (key, if moved { Ok((digests, Durability::default())) } else { Err(lost()) })
             }
             // The disk works while the key ends.
             Ok(Moved::Landed(staging)) => {

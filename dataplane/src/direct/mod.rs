@@ -11,6 +11,7 @@
 //! | bytes: extents → leases → the client's memory | [`get`] |
 //! | many small pieces of extents, each to its place in the client's memory | [`gather`] |
 //! | bytes: the client's memory → leases → extents | [`put`] |
+//! | bytes: the client's memory → the memory tier | [`land`] |
 
 mod config;
 mod door;
@@ -18,6 +19,7 @@ mod execute;
 mod gather;
 mod get;
 mod keys;
+mod land;
 mod put;
 mod rail;
 mod remote;

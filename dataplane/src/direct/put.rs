@@ -1,4 +1,4 @@
-//! PUT: the client's memory → leases → extents.
+//! PUT: the client's memory → leases → extents, but for what [`land`](super::land) takes.
 //!
 //! Sketch, per MiB: one RDMA READ, or one copy, into a lease, one pass of CRC32C per block and one of each digest
 //! asked for, one device write from the same lease. Up to
@@ -7,50 +7,59 @@
 
 use std::collections::VecDeque;
 
-use futures::future::{BoxFuture, try_join_all};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready, try_join_all};
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::unit::CHUNK_BYTES_MAX;
-use keyway_proto::{DigestSet, Digests, PutPlan, SessionToken};
+use keyway_proto::{DigestSet, Digests, Durability, PutPlan, SessionToken};
 
 use super::execute::Needs;
+use super::land::{self, Landed};
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Turn, next_piece, publish};
+use crate::engine::{Turn, begin_chunk, next_piece, publish};
 use crate::node::{DirectError, TransferError};
-use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError};
+use crate::store::{BlobStore, Piece, StagedChunk, StoreError};
 
 /// Pieces being read ahead of the one that is written.
 const READS_IN_FLIGHT: usize = 4;
 
+type Seal = BoxFuture<'static, Result<Box<dyn StagedChunk>, StoreError>>;
+
 /// Bytes that have all arrived, on their way to the drive.
 pub(super) struct Staging {
-    seals: Vec<BoxFuture<'static, Result<Box<dyn StagedChunk>, StoreError>>>,
+    seals: Vec<Seal>,
     digests: Digests,
+    durability: Durability,
     plan: PutPlan,
     _turn: Turn,
 }
 
-/// Durable bytes that nobody sees yet.
+/// Bytes that are as durable as was asked for, and that nobody sees yet.
 pub(super) struct Staged {
     chunks: Vec<Box<dyn StagedChunk>>,
     digests: Digests,
+    durability: Durability,
     plan: PutPlan,
 }
 
 impl Staging {
-    /// Waits until all is durable.
+    /// Waits until all is as durable as was asked for.
     pub(super) async fn seal(self) -> Result<Staged, DirectError> {
-        let Self { seals, digests, plan, _turn } = self;
-        Ok(Staged { chunks: try_join_all(seals).await?, digests, plan })
+        let Self { seals, digests, durability, plan, _turn } = self;
+        Ok(Staged { chunks: try_join_all(seals).await?, digests, durability, plan })
     }
 }
 
 impl Staged {
     /// Makes the chunks readable.
-    pub(super) fn publish(self, store: &dyn BlobStore) -> Result<Digests, DirectError> {
+    pub(super) fn publish(
+        self,
+        store: &dyn BlobStore,
+    ) -> Result<(Digests, Durability), DirectError> {
         publish(self.chunks, &self.plan, store)?;
-        Ok(self.digests)
+        Ok((self.digests, self.durability))
     }
 }
 
@@ -64,17 +73,23 @@ pub(super) async fn run<T: Transport>(
     if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
         return Err(DirectError::InvalidPlan("a chunk's length is out of bounds"));
     }
+    let mut cursor = RemoteCursor::new(target);
+    let landed = land(plan, way, needs, &mut cursor).await?;
+    let rest = &plan.chunks[landed.chunks.len()..];
     let mut reads = Reads {
-        chunks: plan.chunks.iter().map(|chunk| (chunk.length, chunk.length)).collect(),
+        chunks: rest.iter().map(|chunk| (chunk.length, chunk.length)).collect(),
         under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
-        cursor: RemoteCursor::new(target),
+        cursor,
         way,
         pool: &needs.pool,
     };
     let mut hasher = PieceHasher::new(plan.digests);
-    let mut seals = Vec::with_capacity(plan.chunks.len());
-    for chunk in &plan.chunks {
-        let mut writer: Box<dyn ChunkWriter> = needs.store.writer(*chunk).await?;
+    let mut seals: Vec<Seal> = Vec::with_capacity(rest.len());
+    let mut durability = Durability::Disk;
+    for chunk in rest {
+        let (mut writer, of_chunk) =
+            begin_chunk(*chunk, plan, &*needs.store, needs.tier.as_deref()).await?;
+        durability = durability.min(of_chunk);
         let mut left = chunk.length;
         while left > 0 {
             let piece = hasher.update(reads.next().await?).await?;
@@ -83,7 +98,32 @@ pub(super) async fn run<T: Transport>(
         }
         seals.push(writer.seal());
     }
-    Ok(Staging { seals, digests: hasher.finish(), plan: plan.clone(), _turn: turn })
+    let rest_bytes = rest.iter().map(|chunk| chunk.length).sum();
+    let digests = hasher.finish();
+    let digests = digests.iter().map(|sum| landed.followed_by(*sum, rest_bytes)).collect();
+    if !landed.chunks.is_empty() {
+        durability = Durability::Memory;
+    }
+    let here = landed.chunks.into_iter().map(|chunk| ready(Ok(chunk)).boxed());
+    let seals = here.chain(seals).collect();
+    Ok(Staging { seals, digests, durability, plan: plan.clone(), _turn: turn })
+}
+
+/// What of the plan goes straight into the memory tier: its first chunks, as many as find room.
+async fn land<T: Transport>(
+    plan: &PutPlan,
+    way: &T,
+    needs: &Needs,
+    cursor: &mut RemoteCursor,
+) -> Result<Landed, DirectError> {
+    match (plan.durability, way.local(), &needs.tier) {
+        (Durability::Memory, Some(link), Some(tier))
+            if plan.digests.iter().all(|kind| kind.combines()) =>
+        {
+            land::run(plan, link, tier, cursor).await
+        }
+        _ => Ok(Landed::default()),
+    }
 }
 
 /// The READs of a transfer, some ahead of the piece being taken.

@@ -26,6 +26,9 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
     /// The longest write into these windows that is worth its while.
     fn write_bytes_max(&self, target: &[RemoteWindow]) -> u64;
 
+    /// The link, where both ends are on one host: bytes are then copied to any memory of ours.
+    fn local(&self) -> Option<&NodeLink>;
+
     /// Whether the link's device reaches these bytes where they lie.
     fn reaches(&self, bytes: &Bytes) -> bool;
 
@@ -88,6 +91,10 @@ impl Transport for VerbsWay {
         Self::BATCH_BYTES
     }
 
+    fn local(&self) -> Option<&NodeLink> {
+        None
+    }
+
     fn reaches(&self, bytes: &Bytes) -> bool {
         self.domain.covering(bytes).is_some()
     }
@@ -141,6 +148,10 @@ impl Transport for NodeLink {
             MemoryKind::Gpu => 16 << 20,
             MemoryKind::Host => Self::BATCH_BYTES,
         }
+    }
+
+    fn local(&self) -> Option<&NodeLink> {
+        Some(self)
     }
 
     fn reaches(&self, _: &Bytes) -> bool {

@@ -20,7 +20,8 @@ use futures::stream::{FuturesOrdered, StreamExt as _, TryStreamExt as _};
 use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{
-    ByteRange, Digests, GetPlan, KeyFate, KeyStrength, Receipt, TransferId, TransferPath,
+    ByteRange, Digests, Durability, GetPlan, KeyFate, KeyStrength, Receipt, TransferId,
+    TransferPath,
 };
 use tokio::sync::oneshot;
 
@@ -254,6 +255,7 @@ impl Frames {
             path: TransferPath::Http,
             strength: KeyStrength::Http,
             key: KeyFate::NoKey,
+            durability: Durability::default(),
         });
     }
 }

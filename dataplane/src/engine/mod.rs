@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use keyway_fabric::memory::{Arena, LeasePool, PoolStats};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
     ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -40,7 +41,7 @@ pub(crate) use admission::{Admission, Turn};
 pub(crate) use gather::{Gathering, Run, Step};
 pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
-pub(crate) use put::{next_piece, publish};
+pub(crate) use put::{begin_chunk, next_piece, publish};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,7 +166,8 @@ impl StorageNode for LocalNode {
     async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
         self.counters.puts.fetch_add(1, Ordering::Relaxed);
         let _turn = self.admission.admit(plan.tenant).await?;
-        let receipt = put::run(&plan, body, &*self.store, &self.memory.leases).await;
+        let (store, tier) = (&*self.store, self.tier.as_deref());
+        let receipt = put::run(&plan, body, store, tier, &self.memory.leases).await;
         match &receipt {
             Ok(receipt) => {
                 self.counters.stored_bytes.fetch_add(receipt.bytes, Ordering::Relaxed);
@@ -178,6 +180,21 @@ impl StorageNode for LocalNode {
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
         self.store.release(chunks);
         Ok(())
+    }
+
+    async fn settle(
+        &self,
+        chunks: &[ChunkId],
+        wait: Duration,
+    ) -> Result<Vec<Standing>, TransferError> {
+        if let Some(tier) = &self.tier {
+            return Ok(tier.settle(chunks, wait).await);
+        }
+        let standing = |chunk: &ChunkId| match self.store.pin(*chunk) {
+            Some(_) => Standing::Durable,
+            None => Standing::Missing,
+        };
+        Ok(chunks.iter().map(standing).collect())
     }
 
     async fn chunks(
@@ -253,6 +270,7 @@ impl StorageNode for LocalNode {
         counter.fetch_add(1, Ordering::Relaxed);
         let needs = Needs {
             store: Arc::clone(&self.store),
+            tier: self.tier.clone(),
             pool: self.memory.leases.clone(),
             admission: self.admission.clone(),
             counters: Arc::clone(&self.counters),

@@ -1,26 +1,31 @@
-//! PUT: a body becomes durable chunks.
+//! PUT: a body becomes chunks, durable before the receipt unless the plan waives that.
 //!
 //! Sketch: every byte is copied once, from the network's frame into an aligned lease, summed
 //! per block while in cache, and written by the device from there. Writes start as leases
 //! fill; durability is waited for once, for all chunks together, and shared with other
 //! transfers' writes. Nothing is visible before all of it is durable, and what is dropped
-//! before that is given back.
+//! before that is given back. A chunk that may be in memory first is written there, and is
+//! waited for no longer.
 
 use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::unit::CHUNK_BYTES_MAX;
-use keyway_proto::{KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
+use keyway_proto::{ChunkSpec, Durability, KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
 
 use super::digest::Digester;
 use crate::node::{Body, TransferError};
-use crate::store::{BlobStore, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk};
+use crate::store::tier::MemoryTier;
+use crate::store::{
+    BlobStore, ChunkWriter, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk, StoreError,
+};
 
 pub(super) async fn run(
     plan: &PutPlan,
     body: Body,
     store: &dyn BlobStore,
+    tier: Option<&MemoryTier>,
     pool: &LeasePool,
 ) -> Result<Receipt, TransferError> {
     if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
@@ -35,8 +40,10 @@ pub(super) async fn run(
         digester: Digester::new(plan.digests, length),
     };
     let mut seals = Vec::with_capacity(plan.chunks.len());
+    let mut durability = Durability::Disk;
     for chunk in &plan.chunks {
-        let mut writer = store.writer(*chunk).await?;
+        let (mut writer, of_chunk) = begin_chunk(*chunk, plan, store, tier).await?;
+        durability = durability.min(of_chunk);
         let mut rest = chunk.length;
         while rest > 0 {
             let piece = source.piece(chunk.length, rest, pool).await?;
@@ -56,7 +63,24 @@ pub(super) async fn run(
         path: TransferPath::Http,
         strength: KeyStrength::Http,
         key: KeyFate::NoKey,
+        durability,
     })
+}
+
+/// Begins a chunk of the plan; tells how durable it is when it is sealed.
+pub(crate) async fn begin_chunk(
+    chunk: ChunkSpec,
+    plan: &PutPlan,
+    store: &dyn BlobStore,
+    tier: Option<&MemoryTier>,
+) -> Result<(Box<dyn ChunkWriter>, Durability), StoreError> {
+    if plan.durability == Durability::Memory
+        && let Some(tier) = tier
+        && let Some(writer) = tier.write_behind(chunk).await?
+    {
+        return Ok((Box::new(writer), Durability::Memory));
+    }
+    Ok((store.writer(chunk).await?, Durability::Disk))
 }
 
 pub(crate) fn publish(

@@ -24,6 +24,7 @@ fn put_plan(length: u64) -> PutPlan {
             .map(|length| ChunkSpec { id: ChunkId::generate(), length })
             .collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
+        durability: keyway_proto::Durability::Disk,
     }
 }
 

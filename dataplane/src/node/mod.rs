@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use keyway_proto::{
     ChunkId, ChunkSpec, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
 };
 use tokio::sync::oneshot;
 
@@ -39,8 +40,8 @@ pub trait StorageNode: Send + Sync + 'static {
     /// [`TransferError::InvalidPlan`] when a range leaves its chunk.
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError>;
 
-    /// Stores exactly `plan.length()` bytes of `body` and answers when they are durable.
-    /// The chunks are readable from then on.
+    /// Stores exactly `plan.length()` bytes of `body` and answers when they are as durable as
+    /// the receipt says. The chunks are readable from then on.
     ///
     /// # Errors
     /// [`TransferError::BodyTooShort`] and [`TransferError::BodyTooLong`] when the body is
@@ -50,6 +51,14 @@ pub trait StorageNode: Send + Sync + 'static {
     /// Gives up chunks. Unknown ids are no error: releasing twice is releasing once. Space is
     /// reused when the last transfer that reads it has ended.
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError>;
+
+    /// Where chunks stand on their way to the device, in order. Waits until none of them is
+    /// [`Standing::Pending`], no longer than `wait`.
+    async fn settle(
+        &self,
+        chunks: &[ChunkId],
+        wait: Duration,
+    ) -> Result<Vec<Standing>, TransferError>;
 
     /// Chunks stored here with an id greater than `after`, ascending, at most `limit`.
     async fn chunks(

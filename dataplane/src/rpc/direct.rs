@@ -293,6 +293,7 @@ mod tests {
             path: TransferPath::VerbsHost,
             strength: KeyStrength::Window,
             key: KeyFate::Relinquished(Relinquished::Invalidated),
+            durability: keyway_proto::Durability::Memory,
         };
         let sent = Transferred { moved: Ok(receipt), key: Relinquished::Invalidated };
         let arrived = transferred(&transfer_reply(&sent));

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -16,9 +17,9 @@ use keyway_rpc::schema::{
     GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply, OpenLocalSessionRequest,
     OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply, PrefetchRequest, PutFrame,
     RailsReply, RailsRequest, ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest,
-    StatusRequest, TransferReply, TransferRequest,
+    SettleReply, SettleRequest, StatusRequest, TransferReply, TransferRequest,
 };
-use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX};
+use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX, SETTLE_WAIT_MS_MAX};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
@@ -86,6 +87,18 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
         self.node.release(&chunks).await.map_err(|error| status(&error))?;
         Ok(Response::new(ReleaseReply {}))
+    }
+
+    async fn settle(
+        &self,
+        request: Request<SettleRequest>,
+    ) -> Result<Response<SettleReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
+        let wait = Duration::from_millis(request.wait_ms.min(SETTLE_WAIT_MS_MAX).into());
+        let standings = self.node.settle(&chunks, wait).await.map_err(|error| status(&error))?;
+        Ok(Response::new(SettleReply { standings: convert::pack_standings(&standings) }))
     }
 
     async fn prefetch(

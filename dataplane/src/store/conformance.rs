@@ -10,7 +10,8 @@ use keyway_proto::unit::{BLOCK_BYTES, CHUNK_BYTES_MAX, KIB, MIB};
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec};
 
 use super::{
-    BlobStore, Frame, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError, block_span,
+    BlobStore, ChunkWriter, Frame, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError,
+    block_span,
 };
 
 /// Lengths around every boundary that a layout could have.
@@ -58,8 +59,17 @@ pub async fn stage(
     pool: &LeasePool,
     chunk: ChunkSpec,
 ) -> Result<Box<dyn StagedChunk>, StoreError> {
+    let writer = store.writer(chunk).await?;
+    fill(writer, pool, chunk).await
+}
+
+/// The same with a writer of the chunk.
+pub async fn fill(
+    mut writer: Box<dyn ChunkWriter>,
+    pool: &LeasePool,
+    chunk: ChunkSpec,
+) -> Result<Box<dyn StagedChunk>, StoreError> {
     let bytes = content(chunk.id, chunk.length);
-    let mut writer = store.writer(chunk).await?;
     for part in bytes.chunks(PIECE_BYTES_MAX) {
         let class = LeaseClass::fitting(part.len()).expect("a piece fits a lease");
         let mut piece = Piece::new(pool.lease(class).await, part.len());

@@ -167,6 +167,7 @@ impl Client {
             tenant: self.owner.tenant,
             chunks: chunks.to_vec(),
             digests: crc(),
+            durability: keyway_proto::Durability::Disk,
         };
         self.plan(windows, DirectWork::Put(plan))
     }

@@ -15,7 +15,7 @@ use keyway_meta::{
     Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, Object,
     ObjectHeaders, UnixMs,
 };
-use keyway_proto::{ChunkId, ChunkSpec, NodeId, ObjectKey, TenantId, VersionId};
+use keyway_proto::{ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, TenantId, VersionId};
 use tokio::runtime::Runtime;
 
 struct Setup {
@@ -55,6 +55,7 @@ fn object() -> Object {
         },
         parts: Vec::new(),
         extents: vec![Extent { chunk, node: NodeId(0) }],
+        durability: Durability::Disk,
     }
 }
 

@@ -18,6 +18,8 @@ const GARBAGE: u8 = b'g';
 const OBJECT: u8 = b'o';
 const PART: u8 = b'p';
 const UPLOAD: u8 = b'u';
+const PENDING: u8 = b'w';
+const PENDING_PART: u8 = b'x';
 /// Versions that are not current: `v`, bucket, escaped key, inverted milliseconds, version.
 /// Reserved for versioning; nothing writes it yet.
 #[cfg(test)]
@@ -159,6 +161,53 @@ pub(crate) fn completed_upload(key: &[u8]) -> Option<UploadId> {
     Some(UploadId::from_bytes(id))
 }
 
+/// A part whose bytes are not durable.
+pub(crate) fn pending_part(upload: UploadId, number: u16) -> Bytes {
+    build(PENDING_PART, 18, |key| {
+        key.put_slice(&upload.to_bytes());
+        key.put_u16(number);
+    })
+}
+
+/// All parts whose bytes are not durable.
+pub(crate) fn pending_parts() -> Range {
+    (Bytes::from_static(&[PENDING_PART]), Bytes::from_static(&[PENDING_PART + 1]))
+}
+
+/// The upload's parts whose bytes are not durable, with numbers up to `last`.
+pub(crate) fn pending_parts_of(upload: UploadId, last: u16) -> Range {
+    (pending_part(upload, 0), next(&pending_part(upload, last)))
+}
+
+/// The part that a [`pending_part`] key names.
+pub(crate) fn parse_pending_part(key: &[u8]) -> Option<(UploadId, u16)> {
+    let (id, number) = key.strip_prefix(&[PENDING_PART])?.split_first_chunk::<16>()?;
+    Some((UploadId::from_bytes(*id), u16::from_be_bytes(number.try_into().ok()?)))
+}
+
+/// The mark beside the object under this key, if its bytes are not durable.
+pub(crate) fn pending_object(object: &[u8]) -> Bytes {
+    build(PENDING, object.len() - 1, |key| key.put_slice(&object[1..]))
+}
+
+/// Whether the key is that of a mark.
+pub(crate) fn is_pending(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&PENDING | &PENDING_PART))
+}
+
+/// All objects whose bytes are not durable, of all buckets.
+pub(crate) fn pending_objects() -> Range {
+    (Bytes::from_static(&[PENDING]), Bytes::from_static(&[PENDING + 1]))
+}
+
+/// The bucket and the object that a key of [`Space::pending`] names.
+pub(crate) fn parse_pending_object(key: &[u8]) -> Option<(BucketId, String)> {
+    let bucket = key.strip_prefix(&[PENDING])?.first_chunk()?;
+    let bucket = BucketId(u64::from_be_bytes(*bucket));
+    let (object, suffix) = Space::pending(bucket).parse(key)?;
+    suffix.is_empty().then_some((bucket, object))
+}
+
 /// The rows of one kind in one bucket that sort by object key.
 #[derive(Clone, Copy)]
 pub(crate) struct Space {
@@ -176,6 +225,11 @@ impl Space {
 
     pub(crate) fn uploads(bucket: BucketId) -> Self {
         Self { kind: UPLOAD, bucket }
+    }
+
+    /// Objects whose bytes are not durable, beside their rows.
+    pub(crate) fn pending(bucket: BucketId) -> Self {
+        Self { kind: PENDING, bucket }
     }
 
     /// The whole space.
@@ -305,6 +359,8 @@ mod tests {
             join(&[b"c", &[0x22; 16], b"u", &[0x11; 16]])
         );
         assert_eq!(garbage(chunk, NodeId(5)), join(&[b"g", &[0x22; 16], &[0, 0, 0, 5]]));
+        assert_eq!(Space::pending(BUCKET_ID).entry("k", &[]), join(&[b"w", &bucket_7, b"k\0\x01"]));
+        assert_eq!(pending_part(upload_id, 258), join(&[b"x", &[0x11; 16], &[1, 2]]));
         assert_eq!(completed(upload_id), join(&[b"d", &[0x11; 16]]));
         assert_eq!(
             completed_at(9, upload_id),
@@ -326,6 +382,8 @@ mod tests {
             OBJECT,
             PART,
             UPLOAD,
+            PENDING,
+            PENDING_PART,
             NONCURRENT,
         ];
         kinds.sort_unstable();
@@ -360,7 +418,10 @@ mod tests {
         fn keys_round_trip(key in key(), suffix: [u8; 3]) {
             let space = Space::uploads(BUCKET_ID);
             let entry = space.entry(&key, &suffix);
-            prop_assert_eq!(space.parse(&entry), Some((key, &suffix[..])));
+            prop_assert_eq!(space.parse(&entry), Some((key.clone(), &suffix[..])));
+            let pending = Space::pending(BUCKET_ID).entry(&key, &[]);
+            prop_assert_eq!(&pending_object(&object(BUCKET_ID, &key)), &pending);
+            prop_assert_eq!(parse_pending_object(&pending), Some((BUCKET_ID, key)));
         }
 
         #[test]
@@ -377,6 +438,8 @@ mod tests {
         fn foreign_rows_never_panic(row: Vec<u8>) {
             let _ = Space::objects(BUCKET_ID).parse(&row);
             let _ = completed_upload(&row);
+            let _ = parse_pending_object(&row);
+            let _ = parse_pending_part(&row);
         }
     }
 }

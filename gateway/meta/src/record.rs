@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use keyway_proto::{
-    BucketId, BucketName, Checksum, ChecksumKind, ChunkSpec, NodeId, ObjectKey, TenantId, UploadId,
-    VersionId,
+    BucketId, BucketName, Checksum, ChecksumKind, ChunkSpec, Durability, NodeId, ObjectKey,
+    TenantId, UploadId, VersionId,
 };
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
@@ -65,6 +65,9 @@ pub struct Object {
     pub parts: Vec<PartSummary>,
     /// Where the bytes are, in order.
     pub extents: Vec<Extent>,
+    /// What the bytes survive. An object in memory alone becomes durable, or what it replaced
+    /// comes back.
+    pub durability: Durability,
 }
 
 /// A checksum over an object, and how it was made.
@@ -158,4 +161,6 @@ pub struct Part {
     pub checksums: Vec<Checksum>,
     /// Where the bytes are, in order.
     pub extents: Vec<Extent>,
+    /// What the bytes survive. A part in memory alone becomes durable, or goes.
+    pub durability: Durability,
 }

@@ -7,6 +7,7 @@
 
 mod object;
 mod packed;
+mod pending;
 mod upload;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -18,6 +19,7 @@ use crate::store::MetaError;
 
 pub(crate) use object::{StoredObject, decode_object, decode_summary, encode_object};
 pub(crate) use packed::{pack_extents, unpack_extents};
+pub(crate) use pending::{decode_pending, encode_pending};
 pub(crate) use upload::{
     Completion, decode_completion, decode_part, decode_upload, encode_completion, encode_part,
     encode_upload,
@@ -115,7 +117,8 @@ fn decode<M: Message + Default>(row: &Bytes, what: &'static str) -> Result<M, Me
 #[cfg(test)]
 mod tests {
     use keyway_proto::{
-        Checksum, ChecksumKind, ChunkId, ChunkSpec, NodeId, ObjectKey, UploadId, VersionId,
+        Checksum, ChecksumKind, ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, UploadId,
+        VersionId,
     };
     use proptest::prelude::*;
 
@@ -159,6 +162,7 @@ mod tests {
                 PartSummary { number: 10_000, size: 1, checksum: None },
             ],
             extents: vec![extent(1), extent(255)],
+            durability: Durability::Disk,
         }
     }
 
@@ -186,9 +190,17 @@ mod tests {
             modified: UnixMs(6),
             checksums: ChecksumKind::ALL.map(|kind| Checksum::of(kind, b"y")).to_vec(),
             extents: vec![extent(7)],
+            durability: Durability::Memory,
         };
         let row_key = crate::key::part(id, part.number);
         assert_eq!(decode_part(&row_key, &encode_part(part.clone())).unwrap(), part);
+        let pending = Object { durability: Durability::Memory, ..object() };
+        let row = encode_object(pending.clone(), Owner::Upload(id));
+        assert_eq!(decode_object(&row).unwrap().object, pending);
+        assert!(decode_pending(&encode_pending(None)).unwrap().is_none());
+        let (replaced, stored) =
+            decode_pending(&encode_pending(Some(row.clone()))).unwrap().unwrap();
+        assert_eq!((replaced, stored.object), (row, pending));
         assert_eq!(decode_extent(&encode_extent(&extent(3))).unwrap(), extent(3));
     }
 
@@ -230,6 +242,7 @@ mod tests {
         let _ = decode_upload(id, "k".parse().unwrap(), row);
         let _ = decode_part(row, row);
         let _ = decode_completion(row);
+        let _ = decode_pending(row);
     }
 
     proptest! {

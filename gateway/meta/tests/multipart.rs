@@ -8,7 +8,7 @@ use common::*;
 use keyway_meta::catalog::{CatalogError, ListQuery, NamedPart, WriteCondition};
 use keyway_meta::{Bucket, ChecksumType, ObjectHeaders, Part, UnixMs, Upload};
 use keyway_proto::unit::PART_BYTES_MIN;
-use keyway_proto::{Checksum, ChecksumKind, UploadId};
+use keyway_proto::{Checksum, ChecksumKind, Durability, UploadId};
 
 struct Upper {
     setup: Setup,
@@ -47,6 +47,7 @@ impl Upper {
             modified: UnixMs(6),
             checksums: kinds.map(|kind| Checksum::of(kind, &bytes)).to_vec(),
             extents: vec![extent()],
+            durability: Durability::Disk,
         };
         self.store(part.clone()).await.unwrap();
         part
@@ -82,6 +83,7 @@ impl Upper {
                 named,
                 checksum,
                 WriteCondition::None,
+                Durability::Disk,
                 NOW,
             )
             .await

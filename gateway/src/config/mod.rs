@@ -166,6 +166,10 @@ section! {
         pub verify: TierVerify = TierVerify::AtFill,
         /// Bytes per second of the tier that are compared in the background; 0 turns it off.
         pub scrub_bytes_per_second: u64 = 16 * MIB,
+        /// Of the memory, the bytes that may be there and not on the device yet, because their
+        /// writers asked not to wait (`x-keyway-durability: memory`); 0 makes every write
+        /// durable before it is answered. Unset: half of it.
+        pub dirty_bytes: Option<u64> = None,
     }
 
     /// RDMA of the node. The limits hold for sessions of clients of its own host, too.

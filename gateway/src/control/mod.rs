@@ -7,6 +7,7 @@
 //! | `POST /_keyway/v1/local-sessions` | a ticket to the door of a node of the caller's host |
 //! | `POST /_keyway/v1/prefetch` | objects are in the nodes' memory (the S3 service does it) |
 //! | `POST /_keyway/v1/ranges` | ranges of an object are in the caller's memory (the S3 service, too) |
+//! | `POST /_keyway/v1/flush` | objects are on the nodes' devices (the S3 service does it) |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
@@ -37,6 +38,7 @@ pub const ROUTES: [&str; 6] = [
     "/_keyway/v1/local-sessions",
     "/_keyway/v1/prefetch",
     RANGES_PATH,
+    "/_keyway/v1/flush",
 ];
 /// Where many ranges of an object are asked for.
 pub const RANGES_PATH: &str = "/_keyway/v1/ranges";
@@ -49,6 +51,7 @@ const SESSIONS: &str = "sessions";
 const LOCAL_SESSIONS: &str = "local-sessions";
 const PREFETCH: &str = "prefetch";
 const RANGES: &str = "ranges";
+const FLUSH: &str = "flush";
 
 /// A control endpoint, called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,9 @@ pub enum Call {
     /// Ranges of an object in the caller's memory, as the document and the token say. The S3
     /// service does it.
     GetRanges,
+    /// Objects that are in memory alone on the device, as the document says. Also the S3
+    /// service's.
+    Flush,
 }
 
 /// Why a call was not done.
@@ -126,6 +132,7 @@ impl Call {
             None if rest == LOCAL_SESSIONS => (Self::OpenLocalSession, Method::POST),
             None if rest == PREFETCH => (Self::Prefetch, Method::POST),
             None if rest == RANGES => (Self::GetRanges, Method::POST),
+            None if rest == FLUSH => (Self::Flush, Method::POST),
             Some((SESSIONS, id)) => {
                 let id = id.parse().map_err(|_| ControlError::NoSuchSession)?;
                 (Self::CloseSession(id), Method::DELETE)
@@ -144,6 +151,7 @@ impl Call {
             Self::CloseSession(_) => "CloseSession",
             Self::Prefetch => "Prefetch",
             Self::GetRanges => "GetRanges",
+            Self::Flush => "Flush",
         }
     }
 }
@@ -173,7 +181,7 @@ impl Control {
     /// could not be reached: then it may be there until it was idle for its time.
     ///
     /// # Panics
-    /// For [`Call::Prefetch`] and [`Call::GetRanges`].
+    /// For [`Call::Prefetch`], [`Call::GetRanges`] and [`Call::Flush`].
     pub async fn answer(
         &self,
         owner: SessionOwner,
@@ -193,7 +201,7 @@ impl Control {
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
                 Ok(ok(&node.open_local_session(owner, request).await?))
             }
-            Call::Prefetch | Call::GetRanges => {
+            Call::Prefetch | Call::GetRanges | Call::Flush => {
                 unreachable!("they name objects, which are not known here")
             }
             Call::CloseSession(session) => {
@@ -298,7 +306,8 @@ mod tests {
                 | Call::OpenLocalSession
                 | Call::CloseSession(_)
                 | Call::Prefetch
-                | Call::GetRanges => {}
+                | Call::GetRanges
+                | Call::Flush => {}
             }
         }
         assert_eq!(calls.len(), 6, "one for each call above");

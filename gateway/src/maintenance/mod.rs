@@ -1,6 +1,7 @@
-//! What runs beside the requests: chunks that nothing names are released.
+//! What runs beside the requests: chunks that nothing names are released, and what is not
+//! durable is followed until it is.
 //!
-//! [`reaper`] takes what the catalog gave up (overwritten, deleted, aborted) to its node.
+//! [`settler`] asks the nodes about what was answered from their memory. [`reaper`] takes what the catalog gave up (overwritten, deleted, aborted) to its node.
 //! [`sweeper`] finds what the catalog never knew: chunks that were durable when their gateway
 //! died before it could publish them. It condemns them in the catalog first, which is the
 //! point from which no publication can come, and leaves the rest to the reaper. Nobody asks
@@ -19,12 +20,14 @@ use tokio::sync::Notify;
 use crate::node::Nodes;
 
 mod reaper;
+mod settler;
 mod stats;
 mod sweeper;
 #[cfg(test)]
 mod tests;
 
 pub use reaper::ReapReport;
+pub use settler::SettleReport;
 pub use stats::MaintenanceStats;
 pub use sweeper::SweepReport;
 
@@ -118,29 +121,33 @@ impl Maintenance {
     /// Runs until `stop` resolves. Dropping it between two commits leaves nothing undone that
     /// the next start does not find.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
-        tokio::pin!(stop);
-        let reap_period = Duration::from_millis(self.config.reap_period_ms).max(REST);
+        tokio::select! {
+            () = stop => {}
+            () = self.rounds() => {}
+            () = self.settle_behind() => {}
+        }
+    }
+
+    /// Between two looks, when nothing asks for one.
+    fn period(&self) -> Duration {
+        Duration::from_millis(self.config.reap_period_ms).max(REST)
+    }
+
+    async fn rounds(&self) {
         let sweep_period = Duration::from_millis(self.config.sweep_period_ms).max(REST);
         let mut next_sweep = Instant::now() + sweep_period;
         loop {
             tokio::select! {
-                () = &mut stop => return,
                 () = self.wanted.notified() => {}
                 () = self.catalog.garbage_queued() => {}
-                () = tokio::time::sleep(reap_period) => {}
+                () = tokio::time::sleep(self.period()) => {}
             }
             let sweep_due = Instant::now() >= next_sweep;
             if sweep_due {
                 next_sweep = Instant::now() + sweep_period;
             }
-            tokio::select! {
-                () = &mut stop => return,
-                () = self.round(sweep_due) => {}
-            }
-            tokio::select! {
-                () = &mut stop => return,
-                () = tokio::time::sleep(REST) => {}
-            }
+            self.round(sweep_due).await;
+            tokio::time::sleep(REST).await;
         }
     }
 

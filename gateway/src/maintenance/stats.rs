@@ -17,6 +17,10 @@ pub struct MaintenanceStats {
     pub chunks_condemned: u64,
     /// Completed uploads forgotten.
     pub completions_forgotten: u64,
+    /// Objects and parts that were visible first and durable later.
+    pub settled: u64,
+    /// Objects and parts that lost their bytes in between, and were taken back.
+    pub lost: u64,
     /// Rounds that were cut short.
     pub failures: u64,
 }
@@ -42,6 +46,8 @@ pub(super) struct Counters {
     pub(super) chunks_swept: Counter,
     pub(super) chunks_condemned: Counter,
     pub(super) completions_forgotten: Counter,
+    pub(super) settled: Counter,
+    pub(super) lost: Counter,
     pub(super) failures: Counter,
 }
 
@@ -54,6 +60,8 @@ impl Counters {
             chunks_swept: self.chunks_swept.value(),
             chunks_condemned: self.chunks_condemned.value(),
             completions_forgotten: self.completions_forgotten.value(),
+            settled: self.settled.value(),
+            lost: self.lost.value(),
             failures: self.failures.value(),
         }
     }

@@ -71,6 +71,7 @@ async fn store(node: &dyn StorageNode, made: UnixMs) -> Extent {
         tenant: TenantId::ROOT,
         chunks: vec![chunk],
         digests: DigestSet::NONE,
+        durability: keyway_proto::Durability::Disk,
     };
     let body = stream::iter([Ok(Bytes::from_static(&[7; CHUNK_BYTES as usize]))]);
     node.put(plan, Box::pin(body)).await.unwrap();
@@ -85,6 +86,7 @@ async fn publish(
 ) -> Result<(), CatalogError> {
     let key: ObjectKey = name.parse().unwrap();
     let object = Object {
+        durability: keyway_proto::Durability::Disk,
         version: VersionId::generate(),
         size: CHUNK_BYTES,
         modified: NOW,

@@ -26,18 +26,15 @@ use keyway_dataplane::{
 };
 use keyway_proto::{
     ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId, TransferId,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
 };
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
-use keyway_rpc::schema::{
-    ChunksRequest, GetFrame, PrefetchRequest, PutBroken, PutEnd, PutFrame, ReleaseRequest,
-    StatusRequest,
-};
+use keyway_rpc::schema::{GetFrame, PutBroken, PutEnd, PutFrame, ReleaseRequest, StatusRequest};
 use keyway_rpc::{
-    CHUNKS_PAGE_MAX, CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed,
-    PREFETCH_MAX, RELEASE_MAX, STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
+    CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed, RELEASE_MAX,
+    STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -48,6 +45,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::telemetry;
 
+mod chunks;
 mod direct;
 
 /// Connections that share the transfers; calls without object bytes have one of their own.
@@ -230,54 +228,28 @@ impl StorageNode for RemoteNode {
         Ok(())
     }
 
+    async fn settle(
+        &self,
+        chunks: &[ChunkId],
+        wait: Duration,
+    ) -> Result<Vec<Standing>, TransferError> {
+        self.ask_to_settle(chunks, wait).await
+    }
+
     async fn chunks(
         &self,
         after: Option<ChunkId>,
         limit: usize,
     ) -> Result<Vec<ChunkInfo>, TransferError> {
-        let mut chunks: Vec<ChunkInfo> = Vec::new();
-        while chunks.len() < limit {
-            let after = chunks.last().map(|chunk| chunk.id).or(after);
-            let asked = (limit - chunks.len()).min(CHUNKS_PAGE_MAX);
-            let request = ChunksRequest {
-                node: self.id.0,
-                after: after.map(convert::chunk_bytes).unwrap_or_default(),
-                limit: u32::try_from(asked).unwrap_or(u32::MAX),
-            };
-            let page = self.answer(self.control.clone().chunks(request)).await?.into_inner();
-            let page = page.chunks.iter().map(convert::chunk_spec);
-            let page = page.collect::<Result<Vec<_>, _>>().map_err(not_understood)?;
-            let last = page.len() < asked;
-            // A page that does not ascend would be asked for again without end.
-            let ascends = page.first().is_none_or(|first| after.is_none_or(|at| first.id > at))
-                && page.windows(2).all(|pair| pair[0].id < pair[1].id);
-            if !ascends || page.len() > asked {
-                return Err(unreachable("the page of chunks is not what was asked for"));
-            }
-            chunks.extend(page);
-            if last {
-                break;
-            }
-        }
-        Ok(chunks)
+        self.ask_chunks(after, limit).await
     }
 
-    /// Few chunks a call: their reading must fit the time for an answer.
     async fn prefetch(
         &self,
         tenant: TenantId,
         chunks: &[ChunkId],
     ) -> Result<Prefetched, TransferError> {
-        let mut sum = Prefetched::default();
-        for chunks in chunks.chunks(PREFETCH_MAX) {
-            let chunks = convert::pack_chunk_ids(chunks);
-            let request = PrefetchRequest { node: self.id.0, tenant: tenant.0, chunks };
-            let reply = self.answer(self.control.clone().prefetch(request)).await?.into_inner();
-            sum.chunks += reply.chunks;
-            sum.bytes += reply.bytes;
-            sum.missed += reply.missed;
-        }
-        Ok(sum)
+        self.ask_to_prefetch(tenant, chunks).await
     }
 
     async fn status(&self) -> Result<NodeStatus, TransferError> {

@@ -12,6 +12,7 @@ use s3s::S3ErrorCode;
 
 use super::checksums;
 use super::conditions;
+use super::durability;
 use super::errors::Failure;
 use super::ranges::Selection;
 
@@ -87,6 +88,7 @@ pub(super) fn headers(
         map.insert(PARTS_COUNT, HeaderValue::from(object.parts.len()));
     }
     stored(&mut map, object);
+    durability::tell_reader(object.durability, &mut map);
     if with_checksum {
         checksum(&mut map, object, selection);
     }

@@ -148,6 +148,7 @@ mod tests {
 
     fn object() -> Object {
         Object {
+            durability: keyway_proto::Durability::Disk,
             version: VersionId::new(0, [0; 10]),
             size: 3,
             modified: UnixMs(MODIFIED_S * 1000 + 700),

@@ -11,7 +11,9 @@ use keyway_meta::{
 };
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
-use keyway_proto::{ByteRange, Checksum, ChecksumKind, ObjectKey, TenantId, UploadId, VersionId};
+use keyway_proto::{
+    ByteRange, Checksum, ChecksumKind, Durability, ObjectKey, TenantId, UploadId, VersionId,
+};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
@@ -19,10 +21,11 @@ use super::access::caller;
 use super::body::Outgoing;
 use super::checksums::{self, Told};
 use super::conditions::{self, ReadConditions, write_condition};
+use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::multipart::{part_checksums, upload_id};
-use super::{Core, etag, get, ranges, rdma, resolve, store};
+use super::{Core, durability, etag, get, ranges, rdma, resolve, store};
 
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
@@ -80,7 +83,9 @@ pub(super) async fn copy_object(
              or encryption attributes.",
         ));
     }
-    for attempt in 1.. {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
         let found = core.catalog.object(&source.bucket, &source.key).await?;
         conditions.check_copy(&found)?;
         let object = copied(core, caller.tenant, &found, kind, replace, &given).await?;
@@ -93,6 +98,9 @@ pub(super) async fn copy_object(
         let to = (&bucket, &key);
         match core.catalog.publish_copy(from, to, object, condition.clone()).await {
             Err(CatalogError::NoSuchKey) if attempt < ATTEMPTS_MAX => {}
+            Err(CatalogError::NotDurable) if attempt < durability::SETTLES_MAX => {
+                durability::settled(core, Awaited::Object(&source.bucket, &source.key)).await?;
+            }
             Err(failure) => return Err(failure.into()),
             Ok(()) => {
                 return Ok(S3Response::new(CopyObjectOutput {
@@ -102,7 +110,6 @@ pub(super) async fn copy_object(
             }
         }
     }
-    Err(Failure::code(S3ErrorCode::NoSuchKey))
 }
 
 /// The new object: the source's bytes, under its own or the given headers.
@@ -215,7 +222,7 @@ async fn copy_part(
     let deliveries = get::deliver(core, tenant, source, range).await?;
     let length = range.length();
     let body = store::intake(Some(StreamingBlob::new(Outgoing::new(deliveries))), length);
-    let stored = store::store(core, tenant, length, digests, body).await?;
+    let stored = store::store(core, tenant, length, digests, Durability::Disk, body).await?;
     let part = Part {
         number,
         size: length,
@@ -223,6 +230,7 @@ async fn copy_part(
         modified: core.clock.now(),
         checksums: part_checksums(&stored.digests),
         extents: stored.extents(),
+        durability: stored.durability,
     };
     Ok((part, stored))
 }

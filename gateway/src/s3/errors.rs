@@ -162,6 +162,7 @@ fn catalog(cause: &CatalogError) -> S3Error {
         CatalogError::TooLarge => S3ErrorCode::EntityTooLarge,
         CatalogError::PreconditionFailed => S3ErrorCode::PreconditionFailed,
         CatalogError::ChecksumMismatch => S3ErrorCode::BadDigest,
+        CatalogError::NotDurable => S3ErrorCode::SlowDown,
         CatalogError::Store(store) => return meta(store),
         _ => S3ErrorCode::InternalError,
     };

@@ -22,7 +22,7 @@ use super::conditions::ReadConditions;
 use super::errors::Failure;
 use super::ranges::{self, Selection};
 use super::rdma::{self, Direct, OfferedRead};
-use super::{Core, resolve};
+use super::{Core, durability, resolve};
 
 /// What a GET or HEAD asks for.
 #[derive(Debug, Default)]
@@ -118,6 +118,10 @@ pub(super) async fn get(
         Err(Failure::Transfer(TransferError::NoSuchChunk(_)))
             if offered.is_none_or(OfferedRead::is_quiet) =>
         {
+            // Or it was lost with its node's memory: what it had replaced is there.
+            if let Some(pending) = core.catalog.pending_object(&bucket, &key).await? {
+                durability::looked_at_one(core, pending).await?;
+            }
             object = core.catalog.object(&bucket, &key).await?;
             selection = select(&object, &read)?;
             start(core, caller, &object, selection.range, offered).await

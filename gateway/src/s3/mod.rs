@@ -11,6 +11,7 @@
 //! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
+//! | writes answered from memory, and the wait for them | `durability` |
 //! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch`, `gather` |
 //! | every failure's code | `errors` |
 //!
@@ -25,6 +26,7 @@ mod conditions;
 pub mod config;
 mod copy;
 mod delete;
+mod durability;
 mod envelope;
 mod errors;
 mod etag;

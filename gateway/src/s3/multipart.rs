@@ -1,18 +1,20 @@
 //! Multipart uploads: create, upload part, complete, abort, and their listings.
 
-use keyway_meta::catalog::{NamedPart, UploadPage};
-use keyway_meta::{Bucket, ChecksumType, Part, Upload};
-use keyway_proto::{Checksum, ChecksumKind, Digests, UploadId};
+use http::HeaderMap;
+use keyway_meta::catalog::{NamedPart, PendingIn, UploadPage};
+use keyway_meta::{Bucket, CatalogError, ChecksumType, Part, Upload};
+use keyway_proto::{Checksum, ChecksumKind, Digests, Durability, UploadId};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
 use super::access::caller;
 use super::checksums::{self, Declared, Told};
 use super::conditions::{self, write_condition};
+use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::page::{self, Encoding};
-use super::{Core, etag, get, list, rdma, resolve, store};
+use super::{Core, durability, etag, get, list, rdma, resolve, store};
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
@@ -55,6 +57,7 @@ pub(super) async fn upload_part(
     let number = get::check_part_number(input.part_number)?;
     let id = upload_id(&input.upload_id)?;
     let declared = Declared::from_headers(&request.headers)?;
+    let asked = durability::asked(&request.headers)?;
     let length = match &offered {
         Some(offered) => offered.length(),
         None => store::announced_length(core, input.content_length)?,
@@ -64,15 +67,17 @@ pub(super) async fn upload_part(
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let kind = part_kind(&upload, declared.kind())?;
 
-    let policy = bucket.settings.etag;
+    let policy = durability::etag_policy(asked, bucket.settings.etag);
+    let durability = durability::of_body(asked, length);
     let digests = etag::digests(policy).union(declared.digests());
     let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
     let (stored, moved) = match &offered {
-        Some(offered) => rdma::store(core, caller, offered, digests).await?,
+        Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length);
-            let stored = store::store(core, caller.tenant, length, digests, body).await?;
+            let tenant = caller.tenant;
+            let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);
             (stored, None)
         }
@@ -94,7 +99,10 @@ pub(super) async fn upload_part(
         modified: core.clock.now(),
         checksums: part_checksums(&stored.digests),
         extents: stored.extents(),
+        durability: stored.durability,
     };
+    let mut headers = rdma::written(moved);
+    durability::tell(asked, stored.durability, &mut headers);
     let kept = stored.keep();
     kept.settle(core.catalog.publish_part(&bucket, &key, id, part).await).await?;
     let output = UploadPartOutput {
@@ -106,7 +114,7 @@ pub(super) async fn upload_part(
         checksum_sha256: told.sha256,
         ..UploadPartOutput::default()
     };
-    Ok(S3Response::with_headers(output, rdma::written(moved)))
+    Ok(S3Response::with_headers(output, headers))
 }
 
 /// CompleteMultipartUpload.
@@ -121,18 +129,35 @@ pub(super) async fn complete(
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let named = named_parts(input.multipart_upload.as_ref())?;
     let claimed = claimed_checksum(input)?;
+    let asked = durability::asked(&request.headers)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     if let Some(expected) = input.mpu_object_size {
         check_size(core, &bucket, &key, id, &named, expected).await?;
     }
     check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
-    let object = core
-        .catalog
-        .complete_upload(&bucket, &key, id, &named, claimed, condition, core.clock.now())
-        .await?;
+    let wanted = asked.unwrap_or_default();
+    let mut settles = 0;
+    let object = loop {
+        if wanted == Durability::Memory {
+            // A part that is lost already must not be acknowledged as part of an object.
+            durability::looked_at(core, PendingIn::Upload(id)).await?;
+        }
+        let (named, condition, now) = (&named, condition.clone(), core.clock.now());
+        let completing =
+            core.catalog.complete_upload(&bucket, &key, id, named, claimed, condition, wanted, now);
+        match completing.await {
+            Err(CatalogError::NotDurable) if settles < durability::SETTLES_MAX => {
+                settles += 1;
+                durability::settled(core, Awaited::Parts(id)).await?;
+            }
+            completed => break completed?,
+        }
+    };
+    let mut headers = HeaderMap::new();
+    durability::tell(asked, object.durability, &mut headers);
     let told = Told::object(object.checksum.as_ref(), object.parts.len());
-    Ok(S3Response::new(CompleteMultipartUploadOutput {
+    let output = CompleteMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),
         key: Some(key.to_string()),
         location: Some(format!("/{}/{}", bucket.name, Encoding::Url.text(&key))),
@@ -144,7 +169,8 @@ pub(super) async fn complete(
         checksum_sha256: told.sha256,
         checksum_type: told.kind,
         ..CompleteMultipartUploadOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, headers))
 }
 
 /// AbortMultipartUpload.

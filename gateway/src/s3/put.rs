@@ -10,7 +10,7 @@ use super::checksums::{Declared, Told};
 use super::conditions::write_condition;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
-use super::{Core, etag, rdma, resolve, store};
+use super::{Core, durability, etag, rdma, resolve, store};
 
 /// PutObject: everything is checked before the one commit that makes the object visible.
 pub(super) async fn put_object(
@@ -24,6 +24,7 @@ pub(super) async fn put_object(
     let input = &mut request.input;
     let key = resolve::key(&input.key)?;
     let declared = Declared::from_headers(&request.headers)?;
+    let asked = durability::asked(&request.headers)?;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let length = match &offered {
         Some(offered) => offered.length(),
@@ -33,14 +34,16 @@ pub(super) async fn put_object(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
 
-    let policy = bucket.settings.etag;
+    let policy = durability::etag_policy(asked, bucket.settings.etag);
+    let durability = durability::of_body(asked, length);
     let digests = etag::digests(policy).union(declared.digests());
     let (stored, moved) = match &offered {
-        Some(offered) => rdma::store(core, caller, offered, digests).await?,
+        Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length);
-            let stored = store::store(core, caller.tenant, length, digests, body).await?;
+            let tenant = caller.tenant;
+            let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);
             (stored, None)
         }
@@ -66,7 +69,10 @@ pub(super) async fn put_object(
         headers: object_headers,
         parts: Vec::new(),
         extents: stored.extents(),
+        durability: stored.durability,
     };
+    let mut headers = rdma::written(moved);
+    durability::tell(asked, stored.durability, &mut headers);
     let kept = stored.keep();
     kept.settle(core.catalog.publish(&bucket, &key, object, condition).await).await?;
 
@@ -80,5 +86,5 @@ pub(super) async fn put_object(
         checksum_type: told.kind,
         ..PutObjectOutput::default()
     };
-    Ok(S3Response::with_headers(output, rdma::written(moved)))
+    Ok(S3Response::with_headers(output, headers))
 }

@@ -104,6 +104,7 @@ mod tests {
 
     fn object(lengths: &[u64]) -> Object {
         Object {
+            durability: keyway_proto::Durability::Disk,
             version: VersionId::new(0, [0; 10]),
             size: lengths.iter().sum(),
             modified: UnixMs(0),

@@ -15,6 +15,7 @@ use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::Core;
 use super::access::{Gate, caller};
+use super::durability;
 use super::errors::Failure;
 use super::gather;
 use super::lenient::LenientReads;
@@ -101,7 +102,7 @@ impl ControlRoute {
         let caller = caller(&request.extensions)?.clone();
         let call = Call::of(&request.method, request.uri.path())?;
         let document = match call {
-            Call::OpenSession | Call::OpenLocalSession | Call::Prefetch => {
+            Call::OpenSession | Call::OpenLocalSession | Call::Prefetch | Call::Flush => {
                 document(&request.headers, request.input, DOCUMENT_BYTES_MAX).await?
             }
             Call::GetRanges => {
@@ -117,6 +118,10 @@ impl ControlRoute {
             Call::Prefetch => {
                 let request = control::parsed(&document)?;
                 control::ok(&prefetch::prefetch(&self.core, &caller, request).await?)
+            }
+            Call::Flush => {
+                let request = control::parsed(&document)?;
+                control::ok(&durability::flush(&self.core, &caller, request).await?)
             }
             call => self.control.answer(rdma::owner(&caller), call, &document).await?,
         };

@@ -1,4 +1,4 @@
-//! From a request's body to durable chunks that nobody sees yet.
+//! From a request's body to chunks that nobody sees yet.
 //!
 //! Sketch of a PUT: frames pass by reference to the node, which hashes, writes and syncs them;
 //! then one comparison of digests, then the caller's one commit. Nothing is visible before
@@ -11,7 +11,9 @@ use keyway_dataplane::{StorageNode, TransferError};
 use keyway_meta::Extent;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::plan::chunk_lengths;
-use keyway_proto::{ChunkId, ChunkSpec, DigestSet, Digests, PutPlan, TenantId, TransferId};
+use keyway_proto::{
+    ChunkId, ChunkSpec, DigestSet, Digests, Durability, PutPlan, TenantId, TransferId,
+};
 use s3s::S3ErrorCode;
 use s3s::dto::StreamingBlob;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -20,8 +22,10 @@ use super::Core;
 use super::body::Intake;
 use super::errors::Failure;
 
-/// Stored bytes: durable, and invisible until the catalog names them.
+/// Stored bytes: as durable as they say, and invisible until the catalog names them.
 pub(super) struct Stored {
+    /// What they survive.
+    pub(super) durability: Durability,
     /// The digests that were asked for.
     pub(super) digests: Digests,
     chunks: Option<Chunks>,
@@ -40,11 +44,12 @@ impl Stored {
         node: Arc<dyn StorageNode>,
         chunks: Vec<ChunkSpec>,
         digests: Digests,
+        durability: Durability,
     ) -> Self {
         let ids = chunks.iter().map(|chunk| chunk.id).collect();
         let id = node.id();
         let extents = chunks.into_iter().map(|chunk| Extent { chunk, node: id }).collect();
-        Self { digests, chunks: Some(Chunks { node, ids }), extents }
+        Self { durability, digests, chunks: Some(Chunks { node, ids }), extents }
     }
 
     /// Where the bytes are.
@@ -120,14 +125,16 @@ pub(super) async fn store(
     tenant: TenantId,
     length: u64,
     digests: DigestSet,
+    durability: Durability,
     body: Intake,
 ) -> Result<Stored, Failure> {
     if length == 0 {
         body.finish_empty().await?;
         let digests = MultiHasher::new(digests).finish();
-        return Ok(Stored { digests, chunks: None, extents: Vec::new() });
+        let durability = Durability::Disk;
+        return Ok(Stored { durability, digests, chunks: None, extents: Vec::new() });
     }
-    store_stream(core, tenant, length, digests, body.into_body()).await
+    store_stream(core, tenant, length, digests, durability, body.into_body()).await
 }
 
 /// As [`store`], for a body that has at least one byte and needs no checks of its own.
@@ -136,27 +143,35 @@ pub(super) async fn store_stream(
     tenant: TenantId,
     length: u64,
     digests: DigestSet,
+    durability: Durability,
     body: keyway_dataplane::Body,
 ) -> Result<Stored, Failure> {
     let node = core.nodes.place(fastrand::u64(..)).clone();
-    let plan = planned(tenant, length, digests);
+    let plan = planned(tenant, length, digests, durability);
     let chunks = plan.chunks.clone();
     let stored = node.put(plan, body).await;
     if matches!(stored, Err(TransferError::Full)) {
         // What was overwritten or deleted lately may be all that is in the way.
         core.wake_maintenance();
     }
-    Ok(Stored::new(node, chunks, stored?.digests))
+    let receipt = stored?;
+    Ok(Stored::new(node, chunks, receipt.digests, receipt.durability))
 }
 
 /// A plan for `length` bytes in new chunks.
-pub(super) fn planned(tenant: TenantId, length: u64, digests: DigestSet) -> PutPlan {
+pub(super) fn planned(
+    tenant: TenantId,
+    length: u64,
+    digests: DigestSet,
+    durability: Durability,
+) -> PutPlan {
     let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
     PutPlan {
         transfer: TransferId::generate(),
         tenant,
         chunks: chunk_lengths(length).map(chunk).collect(),
         digests,
+        durability,
     }
 }
 

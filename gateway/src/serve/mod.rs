@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use crate::admin::{self, Readiness};
 use crate::config::{Config, ConfigError, Tls};
 use crate::control::ROUTES;
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
 use crate::s3::{self, S3State, SystemClock};
@@ -60,6 +60,9 @@ pub enum ServeError {
     /// The metadata store did not open.
     #[error("cannot open the metadata store")]
     Meta(#[source] keyway_meta::MetaError),
+    /// What was in memory alone when the last process ended cannot be judged.
+    #[error("cannot settle what was not durable")]
+    Settle(#[source] MaintenanceError),
     /// The storage node did not open.
     #[error("cannot open the storage node")]
     Node(#[source] keyway_dataplane::OpenError),
@@ -204,6 +207,12 @@ async fn start(
     let catalog = open::catalog(&config.meta, &data, &metrics).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
+    // Before the first request: what was lost with a memory must not be read.
+    match maintenance.settle(Duration::ZERO).await {
+        Ok(report) if report == SettleReport::default() => {}
+        Ok(report) => tracing::info!(?report, "settled what was in memory alone"),
+        Err(error) => return Err(ServeError::Settle(error)),
+    }
     let state = S3State {
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),

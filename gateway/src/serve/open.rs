@@ -79,6 +79,7 @@ fn tier(config: &Tier) -> TierConfig {
         huge_pages: config.huge_pages,
         verify: config.verify,
         scrub_bytes_per_second: config.scrub_bytes_per_second,
+        dirty_bytes: config.dirty_bytes,
     }
 }
 

@@ -38,6 +38,7 @@ impl Metrics {
         level(&table::TIER_CAPACITY, |stats| stats.tier.capacity_bytes);
         level(&table::TIER_USED, |stats| stats.tier.used_bytes);
         level(&table::TIER_CHUNKS, |stats| stats.tier.chunks);
+        level(&table::TIER_DIRTY, |stats| stats.tier.dirty_bytes);
         level(&table::NODE_WAITING, |stats| stats.waiting);
         level(&table::SESSIONS, |stats| stats.direct.sessions);
         level(&table::RAILS, |stats| stats.direct.rails);
@@ -57,6 +58,9 @@ impl Metrics {
         count(&table::TIER_EVICTED, |stats| stats.tier.evicted_bytes);
         count(&table::TIER_REFUSED, |stats| stats.tier.refused);
         count(&table::TIER_DAMAGED, |stats| stats.tier.damaged);
+        count(&table::TIER_FLUSHED, |stats| stats.tier.flushed_bytes);
+        count(&table::TIER_FLUSH_FAILURES, |stats| stats.tier.flush_failures);
+        count(&table::TIER_LOST, |stats| stats.tier.lost);
         count(&table::GRANTS_REFUSED, |stats| stats.direct.refused);
         self.counters(&table::KEYS_ENDED, move |o| {
             let Some(direct) = read().map(|stats| stats.direct) else { return };
@@ -86,6 +90,8 @@ impl Metrics {
         count(&table::CHUNKS_SWEPT, |stats| stats.chunks_swept);
         count(&table::CHUNKS_CONDEMNED, |stats| stats.chunks_condemned);
         count(&table::UPLOADS_FORGOTTEN, |stats| stats.completions_forgotten);
+        count(&table::SETTLED, |stats| stats.settled);
+        count(&table::LOST, |stats| stats.lost);
         count(&table::MAINTENANCE_FAILURES, |stats| stats.failures);
     }
 

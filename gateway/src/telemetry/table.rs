@@ -153,6 +153,14 @@ metrics! {
         "Times that a chunk found no room in the tier: all was being read.", by [NODE];
     TIER_DAMAGED = Counter "keyway.tier.damaged" ["{chunk}"]
         "Chunks thrown out because bytes of theirs had changed in memory.", by [NODE];
+    TIER_DIRTY = UpDownCounter "keyway.tier.dirty" ["By"]
+        "Bytes that were answered from memory and are not on the device yet.", by [NODE];
+    TIER_FLUSHED = Counter "keyway.tier.flushed" ["By"]
+        "Bytes that were answered from memory and came to the device.", by [NODE];
+    TIER_FLUSH_FAILURES = Counter "keyway.tier.flush.failures" ["{attempt}"]
+        "Attempts to bring a chunk from memory to the device that failed; they are repeated.          While the last one failed, all writes wait for the device.", by [NODE];
+    TIER_LOST = Counter "keyway.tier.lost" ["{chunk}"]
+        "Chunks whose bytes changed in memory before they came to the device.", by [NODE];
     POOL_CAPACITY = UpDownCounter "keyway.pool.capacity" ["By"]
         "Bytes of the transfers' buffers.", by [NODE];
     POOL_LEASED = UpDownCounter "keyway.pool.leased" ["By"]
@@ -190,6 +198,10 @@ metrics! {
         "Chunks that the sweeper found unowned.", by [];
     UPLOADS_FORGOTTEN = Counter "keyway.maintenance.forgotten" ["{upload}"]
         "Completed uploads whose answer is remembered no more.", by [];
+    SETTLED = Counter "keyway.maintenance.settled" ["{object}"]
+        "Objects and parts that were answered from memory, and were found to be durable.", by [];
+    LOST = Counter "keyway.maintenance.lost" ["{object}"]
+        "Objects and parts that were answered from memory and lost with it. What they had          replaced is back.", by [];
     MAINTENANCE_FAILURES = Counter "keyway.maintenance.failures" ["{round}"]
         "Rounds that were cut short.", by [];
     DIRECT_TRANSFERS = Counter "keyway.direct.transfers" ["{transfer}"]

@@ -20,10 +20,10 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectPlan, DirectWork, Door, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer,
-    LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece, PutPlan, QpAddress, Rail,
-    Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
-    SessionSelector, SessionToken, TenantId, TransferPath,
+    ChunkId, DirectPlan, DirectWork, Door, Durability, GetPlan, Gid, KeyFate, KeyStrength,
+    LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece, PutPlan, QpAddress,
+    Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
+    SessionSelector, SessionToken, Standing, TenantId, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -250,6 +250,7 @@ impl DirectNode {
                     path: TransferPath::VerbsHost,
                     strength: KeyStrength::Window,
                     key: KeyFate::Relinquished(Relinquished::Invalidated),
+                    durability: Durability::default(),
                 }
             }
             DirectWork::Gather(gather, digests) => {
@@ -388,6 +389,14 @@ impl StorageNode for DirectNode {
 
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
         self.inner.release(chunks).await
+    }
+
+    async fn settle(
+        &self,
+        chunks: &[ChunkId],
+        wait: Duration,
+    ) -> Result<Vec<Standing>, TransferError> {
+        self.inner.settle(chunks, wait).await
     }
 
     async fn prefetch(

@@ -20,7 +20,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
     LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, TenantId, TransferId,
+    SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
@@ -52,6 +52,7 @@ fn put_plan(length: u64) -> PutPlan {
             .map(|length| ChunkSpec { id: ChunkId::generate(), length })
             .collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
+        durability: keyway_proto::Durability::Disk,
     }
 }
 
@@ -330,6 +331,10 @@ impl StorageNode for Hanging {
         std::future::pending().await
     }
 
+    async fn settle(&self, _: &[ChunkId], _: Duration) -> Result<Vec<Standing>, TransferError> {
+        std::future::pending().await
+    }
+
     async fn prefetch(&self, _: TenantId, _: &[ChunkId]) -> Result<Prefetched, TransferError> {
         std::future::pending().await
     }
@@ -391,6 +396,7 @@ async fn a_node_that_hangs_is_given_up() {
     given_up(remote.status().await.map(drop));
     given_up(remote.chunks(None, 1).await.map(drop));
     given_up(remote.release(&[ChunkId::generate()]).await);
+    given_up(remote.settle(&[ChunkId::generate()], Duration::ZERO).await.map(drop));
     given_up(remote.rails().await.map(drop));
     given_up(remote.sealing_key().await.map(drop));
     given_up(remote.close_sessions(SessionSelector::Tenant(TenantId::ROOT)).await.map(drop));

@@ -17,7 +17,7 @@ use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 use keyway_proto::{
     ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector, TenantId,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -123,6 +123,14 @@ impl StorageNode for FaultyNode {
 
     async fn release(&self, chunks: &[ChunkId]) -> Result<(), TransferError> {
         self.inner.release(chunks).await
+    }
+
+    async fn settle(
+        &self,
+        chunks: &[ChunkId],
+        wait: Duration,
+    ) -> Result<Vec<Standing>, TransferError> {
+        self.inner.settle(chunks, wait).await
     }
 
     async fn prefetch(

@@ -11,6 +11,7 @@ mod copies;
 mod direct;
 #[path = "../common/direct_node.rs"]
 mod direct_node;
+mod durability;
 mod faults;
 mod fixture;
 mod framing;

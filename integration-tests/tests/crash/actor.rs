@@ -5,17 +5,22 @@ use std::io;
 
 use fastrand::Rng;
 use keyway_integration_tests::S3;
+use keyway_integration_tests::s3::completion;
 use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::wire::{Request, Response};
 
 use super::BUCKET;
 
+/// What a write asks for, and its answer tells.
+const DURABILITY: &str = "x-keyway-durability";
 /// Keys of one actor.
 const KEYS: u64 = 6;
 /// Uploads that an actor leaves open at most.
 const UPLOADS_OPEN: usize = 3;
 /// Smallest part but the last one.
 const PART_MINIMUM: usize = 5 << 20;
+/// Lengths that a server with room for them answers from memory, between and beyond chunks.
+const MEMORY_LENGTHS: [usize; 4] = [300_000, 1_048_577, 5_000_001, 17_000_000];
 /// Lengths on both sides of the boundaries between small and large objects and of blocks.
 const LENGTHS: [usize; 11] =
     [0, 1, 4_000, 4_096, 4_097, 65_535, 65_537, 131_072, 262_145, 700_000, 1_048_577];
@@ -36,8 +41,11 @@ impl Version {
 /// What is known of a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
-    /// The last state that the server acknowledged; `None` is absence.
+    /// The last durable state that the server acknowledged; `None` is absence.
     pub(crate) acknowledged: Option<Version>,
+    /// The states that it acknowledged from memory since then. Any of them may have become
+    /// durable, and be what a later one falls back to; the last may be there still.
+    pub(crate) in_memory: Vec<Version>,
     /// The state that the request under way would make.
     pub(crate) under_way: Option<Option<Version>>,
 }
@@ -51,6 +59,8 @@ pub(crate) struct Upload {
     pub(crate) parts: Vec<(u32, String)>,
     /// Whether a completion or an abort is under way: it may be gone.
     pub(crate) ending: bool,
+    /// Whether its parts were acknowledged from memory: they may be gone.
+    pub(crate) in_memory: bool,
 }
 
 /// A writer with keys of its own.
@@ -63,13 +73,26 @@ pub(crate) struct Actor {
     pub(crate) creating_upload: bool,
     /// Writes that were acknowledged.
     pub(crate) acknowledged: u64,
+    /// Whether it asks for answers from memory.
+    asks_memory: bool,
+    /// Writes that were acknowledged from memory.
+    pub(crate) from_memory: u64,
 }
 
 impl Actor {
-    pub(crate) fn new(number: u64, random: Rng) -> Self {
+    pub(crate) fn new(number: u64, random: Rng, asks_memory: bool) -> Self {
         let name = format!("actor-{number}/");
         let entries = (0..KEYS).map(|key| (format!("{name}{key}"), Entry::default())).collect();
-        Self { random, name, entries, uploads: Vec::new(), creating_upload: false, acknowledged: 0 }
+        Self {
+            random,
+            name,
+            entries,
+            uploads: Vec::new(),
+            creating_upload: false,
+            acknowledged: 0,
+            asks_memory,
+            from_memory: 0,
+        }
     }
 
     /// Writes until the server dies.
@@ -85,6 +108,8 @@ impl Actor {
     fn write(&mut self, s3: &mut S3) -> io::Result<()> {
         let key = format!("{}{}", self.name, self.random.u64(..KEYS));
         match self.random.u8(..20) {
+            0..=5 if self.asks_memory => self.put_in_memory(s3, &key),
+            6 if self.asks_memory => self.flush(s3, &key),
             0..=11 => self.put(s3, &key),
             12..=14 => self.delete(s3, &key),
             15..=17 => self.upload(s3, &key),
@@ -99,6 +124,35 @@ impl Actor {
         self.begin(key, Some(version));
         let response = s3.put(BUCKET, key, &version.bytes())?;
         self.end(key, &response, 200);
+        Ok(())
+    }
+
+    fn put_in_memory(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        let length = MEMORY_LENGTHS[self.random.usize(..MEMORY_LENGTHS.len())];
+        let version = Version { seed: self.random.u64(..), length };
+        self.begin(key, Some(version));
+        let request = Request::object("PUT", BUCKET, key).header(DURABILITY, "memory");
+        let response = s3.send(request.body(version.bytes()))?;
+        self.end(key, &response, 200);
+        Ok(())
+    }
+
+    /// Waits for the device: what was in memory must not be lost from here on.
+    fn flush(&mut self, s3: &mut S3, key: &str) -> io::Result<()> {
+        let Some(version) = self.entry(key).in_memory.last().copied() else { return Ok(()) };
+        let document = format!(r#"{{"bucket":"{BUCKET}","key":"{key}"}}"#);
+        loop {
+            let request = Request::new("POST", "/_keyway/v1/flush").body(document.as_str());
+            let response = s3.send(request)?;
+            assert_eq!(response.status, 200, "{key}: {}", response.text());
+            let text = response.text();
+            assert!(text.contains(r#""lost":0"#), "{key}: {text}");
+            if text.contains(r#""pending":0"#) {
+                break;
+            }
+        }
+        let entry = self.entry(key);
+        (entry.acknowledged, entry.in_memory) = (Some(version), Vec::new());
         Ok(())
     }
 
@@ -117,14 +171,28 @@ impl Actor {
         let index = self.create(s3, key)?;
         let bytes = version.bytes();
         let halves = [(1, &bytes[..head]), (2, &bytes[head..])];
+        let memory = self.asks_memory && self.random.bool();
+        self.uploads[index].in_memory = memory;
         for (number, half) in halves.into_iter().filter(|(_, half)| !half.is_empty()) {
-            let etag = s3.put_part(BUCKET, key, &self.uploads[index].id, number, half)?;
+            let part = Request::object("PUT", BUCKET, key)
+                .query("partNumber", number.to_string())
+                .query("uploadId", &self.uploads[index].id)
+                .header(DURABILITY, if memory { "memory" } else { "disk" });
+            let response = s3.send(part.body(half))?;
+            assert_eq!(response.status, 200, "{key}: {}", response.text());
+            let etag = response.header("etag").expect("a part has an ETag").to_owned();
             self.uploads[index].parts.push((number, etag));
         }
         self.begin(key, Some(version));
         self.uploads[index].ending = true;
         let upload = &self.uploads[index];
-        let response = s3.complete_upload(BUCKET, key, &upload.id, &upload.parts)?;
+        // Parts in memory make an object in memory, or one that is waited for.
+        let durability = if memory && self.random.bool() { "memory" } else { "disk" };
+        let completion = Request::object("POST", BUCKET, key)
+            .query("uploadId", &upload.id)
+            .header(DURABILITY, durability)
+            .body(completion(&upload.parts));
+        let response = s3.send(completion)?;
         self.end(key, &response, 200);
         self.uploads.remove(index);
         Ok(())
@@ -155,7 +223,8 @@ impl Actor {
         self.creating_upload = true;
         let id = s3.create_upload(BUCKET, key)?;
         self.creating_upload = false;
-        self.uploads.push(Upload { key: key.to_owned(), id, parts: Vec::new(), ending: false });
+        let (key, parts) = (key.to_owned(), Vec::new());
+        self.uploads.push(Upload { key, id, parts, ending: false, in_memory: false });
         Ok(self.uploads.len() - 1)
     }
 
@@ -165,8 +234,15 @@ impl Actor {
 
     fn end(&mut self, key: &str, response: &Response, status: u16) {
         assert_eq!(response.status, status, "{key}: {}", response.text());
+        let from_memory = response.header(DURABILITY) == Some("memory");
+        self.from_memory += u64::from(from_memory);
         let entry = self.entry(key);
-        entry.acknowledged = entry.under_way.take().expect("a request was under way");
+        let state = entry.under_way.take().expect("a request was under way");
+        if from_memory {
+            entry.in_memory.extend(state);
+        } else {
+            (entry.acknowledged, entry.in_memory) = (state, Vec::new());
+        }
     }
 
     fn entry(&mut self, key: &str) -> &mut Entry {

@@ -23,15 +23,18 @@ pub(crate) fn verify(s3: &mut S3, actors: &mut [Actor]) -> Result<()> {
     Ok(())
 }
 
-/// Every key holds its acknowledged state or the one that was under way, whole.
+/// Every key holds its last durable state, or the one that was acknowledged from memory since, or
+/// the one that was under way, whole.
 fn objects(s3: &mut S3, actor: &mut Actor, present: &mut BTreeSet<String>) -> Result<()> {
     for (key, entry) in &mut actor.entries {
         let response = s3.get(BUCKET, key).with_context(|| format!("reading {key}"))?;
-        let candidates = [Some(entry.acknowledged), entry.under_way.take()];
+        let in_memory = std::mem::take(&mut entry.in_memory).into_iter().map(Some);
+        let known = [Some(entry.acknowledged), entry.under_way.take()].into_iter().flatten();
+        let candidates: Vec<_> = known.chain(in_memory).collect();
         let fits = |state: &super::actor::Version| response.body == state.bytes();
         let found = match response.status {
-            404 => candidates.into_iter().flatten().find(Option::is_none),
-            200 => candidates.into_iter().flatten().find(|state| state.as_ref().is_some_and(fits)),
+            404 => candidates.iter().copied().find(Option::is_none),
+            200 => candidates.iter().copied().find(|state| state.as_ref().is_some_and(fits)),
             status => bail!("{key}: status {status}: {}", response.text()),
         };
         let Some(found) = found else {
@@ -64,6 +67,9 @@ fn actor_uploads(s3: &mut S3, actor: &mut Actor, listed: &[(String, String)]) ->
         let xml = response.text();
         let stored: Vec<_> =
             elements(&xml, "PartNumber").into_iter().zip(elements(&xml, "ETag")).collect();
+        if std::mem::take(&mut upload.in_memory) {
+            upload.parts.clear();
+        }
         for (number, etag) in &upload.parts {
             let part = (number.to_string(), etag.clone());
             ensure!(stored.contains(&part), "a part of {upload:?} is gone; there are {stored:?}");

@@ -62,7 +62,10 @@ pub const CHUNKS_PAGE_MAX: usize = 16 << 10;
 /// Chunks in one prefetch: 1 GiB of large ones, which a drive reads within the time for an answer.
 pub const PREFETCH_MAX: usize = 64;
 
-/// Chunks named by one [`schema::ReleaseRequest`].
+/// Longest that a node waits before it answers a [`schema::SettleRequest`].
+pub const SETTLE_WAIT_MS_MAX: u32 = 10_000;
+
+/// Chunks named by one [`schema::ReleaseRequest`] or [`schema::SettleRequest`].
 pub const RELEASE_MAX: usize = 64 << 10;
 
 const _: () = assert!(FRAME_BYTES_MAX + 64 <= MESSAGE_BYTES_MAX);

@@ -44,6 +44,9 @@ class Result:
     @property
     def object_bytes(self) -> int:
         """The object's size, whatever range was moved."""
+    @property
+    def durability(self) -> str:
+        """What a write survives by now: ``disk``, or ``memory``. Of a read it says nothing."""
 
 @final
 class ObjectInfo:
@@ -160,6 +163,7 @@ class Client:
         kept: Mapping[str, object],
         options: Mapping[str, object],
     ) -> Operation[Result]: ...
+    def flush(self, url: str, timeout: float | None) -> Operation[tuple[int, int]]: ...
     def head(self, url: str) -> Operation[ObjectInfo]: ...
     def delete(self, url: str) -> Operation[None]: ...
     def delete_many(

@@ -239,11 +239,18 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         if_match: str | None = None,
+        durability: str = "disk",
         part_bytes: int | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
     ) -> Result:
-        """Writes memory as an object, which becomes visible whole or not at all."""
+        """Writes memory as an object, which becomes visible whole or not at all.
+
+        With ``durability="memory"`` a Keyway service that has room for it answers when the bytes
+        are in its memory, and brings them to its device behind; a crash in between takes the
+        object back, and what it replaced returns. The result says which it is, and `flush`
+        waits for the device.
+        """
         return self.begin_put(
             url,
             data,
@@ -252,6 +259,7 @@ class Client:
             metadata=metadata,
             if_absent=if_absent,
             if_match=if_match,
+            durability=durability,
             part_bytes=part_bytes,
             concurrency=concurrency,
             timeout=timeout,
@@ -268,6 +276,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         if_match: str | None = None,
+        durability: str = "disk",
         part_bytes: int | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
@@ -281,6 +290,7 @@ class Client:
             metadata=metadata,
             if_absent=if_absent,
             if_match=if_match,
+            durability=durability,
             part_bytes=part_bytes,
             concurrency=concurrency,
             timeout=timeout,
@@ -297,6 +307,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         if_match: str | None = None,
+        durability: str = "disk",
         part_bytes: int | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
@@ -304,9 +315,26 @@ class Client:
     ) -> Operation[Result]:
         """Begins what `put` does, and gives what can be waited for with ``wait()``."""
         options = _transfer(if_match, part_bytes, concurrency, timeout)
-        kept = {"content_type": content_type, "metadata": metadata, "if_absent": if_absent}
+        kept = {
+            "content_type": content_type,
+            "metadata": metadata,
+            "if_absent": if_absent,
+            "durability": durability,
+        }
         put = self._native.put(url, data, _stream(stream), kept, options)
         return put.start() if _start else put
+
+    def flush(self, url: str, timeout: float | None = None) -> tuple[int, int]:
+        """Waits until what was written to the service's memory is durable.
+
+        That is one object, or all of a bucket (``s3://bucket``). Gives how many objects became
+        durable with the call, and how many were lost before they could.
+        """
+        return self._native.flush(url, timeout).wait()
+
+    async def aflush(self, url: str, timeout: float | None = None) -> tuple[int, int]:
+        """As `flush`."""
+        return await self._native.flush(url, timeout)
 
     # Objects
 

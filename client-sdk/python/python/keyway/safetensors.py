@@ -167,14 +167,17 @@ def save_file(
     metadata: Mapping[str, str] | None = None,
     *,
     client: Client | None = None,
+    durability: str = "disk",
 ) -> Any:
     """Saves tensors of torch or NumPy as one object; gives the `keyway.Result`.
 
     They are gathered into one buffer where they are, on the GPU if all of them are there, and
-    go out from it.
+    go out from it. ``durability`` is that of `Client.put`.
     """
     client = client or Client()
-    return client.put(url, save(tensors, metadata), content_type="application/octet-stream")
+    data = save(tensors, metadata)
+    content_type = "application/octet-stream"
+    return client.put(url, data, content_type=content_type, durability=durability)
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:

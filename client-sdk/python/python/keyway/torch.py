@@ -52,6 +52,7 @@ from torch.futures import Future
 
 from keyway._keyway import Operation, Result
 from keyway.client import Client
+from keyway.errors import NotFound
 
 _METADATA = ".metadata"
 #: Tensors begin here within an object: what GPUs' widest loads want.
@@ -81,6 +82,11 @@ class StorageWriter(_Writer):
 
     Objects have about ``object_bytes`` bytes, and ``in_flight`` of them are on their way while
     the next is gathered: that bounds the memory that a save needs beside the tensors.
+
+    With ``durability="memory"`` a Keyway service that has room for it is done when the bytes are
+    in its memory, and brings them to its device behind. A crash in between takes back objects of
+    the checkpoint: loading it fails then. So keep the checkpoint before it until `flush` has
+    waited for the device.
     """
 
     def __init__(
@@ -90,10 +96,14 @@ class StorageWriter(_Writer):
         client: Client | None = None,
         object_bytes: int = 512 << 20,
         in_flight: int = 3,
+        durability: str = "disk",
     ) -> None:
         self._client = client or Client()
         self._object_bytes = object_bytes
         self._in_flight = max(1, in_flight)
+        self._durability = durability
+        #: Addresses and ETags of what this process has written.
+        self._written: list[tuple[str, str | None]] = []
         self._rank: int | None = None
         self._collective = True
         self.reset(checkpoint_id)
@@ -102,6 +112,17 @@ class StorageWriter(_Writer):
         if checkpoint_id is not None:
             self._base = _base(checkpoint_id)
         self._save_id = str(uuid.uuid4())
+        self._written = []
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until what this process has written since the last `reset` is durable.
+
+        ``timeout`` is for each object, in seconds. Raises `NotFound` where one was lost.
+        """
+        for url, etag in self._written:
+            self._client.flush(url, timeout)
+            if self._client.head(url).etag != etag:
+                raise NotFound(f"{url} was lost before it was durable, or was written again")
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._rank = kwargs.get("rank")
@@ -120,23 +141,28 @@ class StorageWriter(_Writer):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         results: list[WriteResult] = []
-        flying: list[Operation[Result]] = []
+        flying: list[tuple[str, Operation[Result]]] = []
         for number, bucket in enumerate(_buckets(plan.items, self._object_bytes)):
             name = f"{plan.storage_data.prefix}{number}.bin"
             if len(flying) == self._in_flight:
-                flying.pop(0).wait()
+                self._landed(*flying.pop(0))
             body, places = _gather(bucket, planner, name)
             if len(body):
-                flying.append(self._client.begin_put(self._base + name, body))
+                url = self._base + name
+                put = self._client.begin_put(url, body, durability=self._durability)
+                flying.append((url, put))
             results.extend(
                 WriteResult(item.index, place.length, place)
                 for item, place in zip(bucket, places, strict=True)
             )
-        for put in flying:
-            put.wait()
+        for url, put in flying:
+            self._landed(url, put)
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
+
+    def _landed(self, url: str, put: Operation[Result]) -> None:
+        self._written.append((url, put.wait().etag))
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata = replace(

@@ -14,13 +14,14 @@ use tokio::task::JoinHandle;
 
 use crate::LinkError;
 use crate::gpu::{CopyBatch, CopyQueue};
-use crate::memory::{DeviceMapping, Lease};
+use crate::memory::{DeviceMapping, Lease, OpenExtent};
 
 /// What is copied together, in any order, and the keys that end after it.
 #[derive(Default)]
 pub struct Batch {
     pub(super) writes: Vec<(Bytes, u64, RemoteKey)>,
     pub(super) reads: Vec<(Lease, Vec<RemoteWindow>)>,
+    pub(super) lands: Vec<(OpenExtent, Vec<RemoteWindow>)>,
     pub(super) ends: Vec<RemoteKey>,
 }
 
@@ -33,9 +34,9 @@ pub struct Posted {
 /// What copies a batch.
 pub(super) enum Copying {
     /// Nothing any more: it is copied.
-    Done(Result<Vec<Lease>, LinkError>),
+    Done(Result<Landed, LinkError>),
     /// A task, which goes on if nobody waits for it.
-    Task(JoinHandle<Result<Vec<Lease>, LinkError>>),
+    Task(JoinHandle<Result<Landed, LinkError>>),
 }
 
 /// Bytes that are copied where they are asked for: in host memory some 5 µs, and on a GPU's bus
@@ -59,6 +60,8 @@ pub(super) struct Copies {
 pub struct Landed {
     /// The leases that were read into.
     pub leases: Vec<Lease>,
+    /// The extents that were read into.
+    pub extents: Vec<OpenExtent>,
 }
 
 impl Batch {
@@ -77,6 +80,16 @@ impl Batch {
         self.reads.push((lease, runs.to_vec()));
     }
 
+    /// Reads runs of the client's memory into an extent, one behind the other.
+    ///
+    /// # Panics
+    /// When the extent is not as long as the runs.
+    pub fn land(&mut self, extent: OpenExtent, runs: &[RemoteWindow]) {
+        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
+        assert_eq!(bytes, extent.len() as u64, "the runs fill the extent");
+        self.lands.push((extent, runs.to_vec()));
+    }
+
     /// Ends a key once everything under it is copied.
     pub fn end(&mut self, key: RemoteKey) {
         self.ends.push(key);
@@ -84,7 +97,7 @@ impl Batch {
 
     /// Copies in the batch.
     pub fn len(&self) -> usize {
-        self.writes.len() + self.reads.len()
+        self.writes.len() + self.reads.len() + self.lands.len()
     }
 
     /// Whether there is nothing to copy.
@@ -164,6 +177,46 @@ impl Copies {
         Ok(())
     }
 
+    /// Reads runs into an extent; they lie as [`read`](Self::read)'s do.
+    pub(super) fn land(
+        &mut self,
+        state: &State,
+        extent: OpenExtent,
+        runs: &[RemoteWindow],
+    ) -> Result<(), LinkError> {
+        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
+        let reached = reached.collect::<Result<Vec<_>, _>>()?;
+        let mut at = 0;
+        match reached.first().map(|(claim, _)| &claim.region.mapping) {
+            None => {}
+            Some(Mapping::Host(_)) => {
+                let extent = self.host.extent(extent);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Host(mapping) = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    self.host.land(extent, at, mapping, offset, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+            Some(Mapping::Gpu { mapping, queue }) => {
+                let extent = self.gpu(mapping, queue)?.lend_extent(extent);
+                for ((claim, offset), run) in reached.into_iter().zip(runs) {
+                    self.enter(claim);
+                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
+                        return Err(LinkError::Access);
+                    };
+                    let from = mapping.address() + offset as u64;
+                    let batch = self.gpu(mapping, queue)?;
+                    batch.into_extent(from, extent, at, run.length as usize);
+                    at += run.length as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The copies of the one GPU that the batch may be about.
     fn gpu(
         &mut self,
@@ -193,15 +246,16 @@ impl Copies {
         Copying::Task(tokio::spawn(run))
     }
 
-    /// Makes the copies, and gives the leases back.
-    async fn run(mut self) -> Result<Vec<Lease>, LinkError> {
-        let mut leases = self.host.run().await;
+    /// Makes the copies, and gives back what was copied into.
+    async fn run(mut self) -> Result<Landed, LinkError> {
+        let (mut leases, mut extents) = self.host.run().await;
         if let Some((queue, batch)) = self.gpu {
             let done = queue.submit(batch).await;
             done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
             leases.extend(done.leases);
+            extents.extend(done.extents);
         }
         self.passes.clear();
-        Ok(leases)
+        Ok(Landed { leases, extents })
     }
 }

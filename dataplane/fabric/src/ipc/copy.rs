@@ -1,4 +1,4 @@
-//! Copies between this process's leases and another one's memory.
+//! Copies between this process's memory and another one's.
 //!
 //! Sketch: one pass of `memcpy` at memory bandwidth, about 10 GB/s a thread; no system call.
 //! Short ones are made where they are asked for, long ones on a blocking thread.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::memory::{Lease, SharedMemory};
+use crate::memory::{Lease, OpenExtent, SharedMemory};
 
 /// Bytes that are copied without changing threads: about 25 µs.
 const AT_ONCE_BYTES: usize = 256 << 10;
@@ -26,6 +26,7 @@ pub(super) struct HostCopies {
     mappings: Vec<Arc<SharedMemory>>,
     bytes: usize,
     leases: Vec<Lease>,
+    extents: Vec<OpenExtent>,
 }
 
 /// One copy.
@@ -42,6 +43,8 @@ enum Near {
     From(Bytes),
     /// Into this lease, from this byte on.
     Into { lease: usize, at: usize },
+    /// Into this extent, from this byte on.
+    Land { extent: usize, at: usize },
 }
 
 impl HostCopies {
@@ -76,6 +79,28 @@ impl HostCopies {
         self.add(Near::Into { lease, at }, mapping, offset, length);
     }
 
+    /// Takes an extent in, for what lands there.
+    pub(super) fn extent(&mut self, extent: OpenExtent) -> usize {
+        self.extents.push(extent);
+        self.extents.len() - 1
+    }
+
+    /// Copies `length` bytes from `offset` of the mapping to byte `at` of an extent.
+    ///
+    /// # Panics
+    /// When they leave the mapping or the extent.
+    pub(super) fn land(
+        &mut self,
+        extent: usize,
+        at: usize,
+        mapping: &Arc<SharedMemory>,
+        offset: usize,
+        length: usize,
+    ) {
+        assert!(at + length <= self.extents[extent].len(), "the extent holds the bytes");
+        self.add(Near::Land { extent, at }, mapping, offset, length);
+    }
+
     fn add(&mut self, near: Near, mapping: &Arc<SharedMemory>, offset: usize, length: usize) {
         let end = offset.checked_add(length).expect("an offset in memory");
         assert!(end <= mapping.bytes(), "the copy stays in the mapping");
@@ -88,18 +113,18 @@ impl HostCopies {
         self.runs.push(Run { near, mapping, offset, length });
     }
 
-    /// Makes the copies, and gives the leases back.
-    pub(super) async fn run(mut self) -> Vec<Lease> {
+    /// Makes the copies, and gives back what was copied into.
+    pub(super) async fn run(mut self) -> (Vec<Lease>, Vec<OpenExtent>) {
         if self.bytes > AT_ONCE_BYTES {
             let copying = tokio::task::spawn_blocking(move || {
                 self.copy();
-                self.leases
+                (self.leases, self.extents)
             });
-            // A runtime that ends has no use for the leases.
+            // A runtime that ends has no use for them.
             return copying.await.unwrap_or_default();
         }
         self.copy();
-        self.leases
+        (self.leases, self.extents)
     }
 
     fn copy(&mut self) {
@@ -115,6 +140,11 @@ impl HostCopies {
                 },
                 Near::Into { lease, at } => {
                     let near = &mut self.leases[lease][at..at + run.length];
+                    // SAFETY: as above.
+                    unsafe { std::ptr::copy_nonoverlapping(far, near.as_mut_ptr(), run.length) };
+                }
+                Near::Land { extent, at } => {
+                    let near = &mut self.extents[extent][at..at + run.length];
                     // SAFETY: as above.
                     unsafe { std::ptr::copy_nonoverlapping(far, near.as_mut_ptr(), run.length) };
                 }

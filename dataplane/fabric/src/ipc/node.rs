@@ -9,10 +9,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use keyway_proto::key::Direction;
-use keyway_proto::{RemoteKey, RemoteWindow};
+use keyway_proto::{Checksum, ChecksumKind, RemoteKey, RemoteWindow};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -25,6 +26,9 @@ use super::table::{Entry, Table};
 use crate::LinkError;
 use crate::gpu::{CopyQueue, GpuUuid};
 use crate::memory::{DeviceMapping, ExportHandle, SharedMemory};
+
+/// A checksum that a GPU computes.
+pub type Digesting = Pin<Box<dyn Future<Output = Result<Checksum, LinkError>> + Send>>;
 
 /// Most regions of one link.
 const REGIONS_MAX: usize = 1024;
@@ -146,7 +150,7 @@ impl NodeLink {
     /// [`LinkError::Access`] when a copy leaves what its key opens, or its windows are on
     /// several GPUs; nothing is copied then. [`LinkError::Closed`] when the link ends.
     pub fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
-        let Batch { writes, reads, ends } = batch;
+        let Batch { writes, reads, lands, ends } = batch;
         let mut copies = Copies::default();
         {
             let state = self.shared.state.lock();
@@ -171,6 +175,9 @@ impl NodeLink {
             for (lease, runs) in reads {
                 copies.read(&state, lease, &runs)?;
             }
+            for (extent, runs) in lands {
+                copies.land(&state, extent, &runs)?;
+            }
         }
         Ok(Posted { copying: copies.begin(), ends })
     }
@@ -181,14 +188,44 @@ impl NodeLink {
     /// [`LinkError::Closed`] when the runtime ends.
     pub async fn landed(&self, posted: Posted) -> Result<Landed, LinkError> {
         let Posted { copying, ends } = posted;
-        let leases = match copying {
+        let landed = match copying {
             Copying::Done(copied) => copied?,
             Copying::Task(task) => task.await.map_err(|_| LinkError::Closed)??,
         };
         for key in ends {
             self.shared.end_key(key).await;
         }
-        Ok(Landed { leases })
+        Ok(landed)
+    }
+
+    /// Begins to compute a checksum of a run of the client's memory where it lies: in a GPU,
+    /// which does it itself. `None` for host memory, or a checksum that a GPU does not compute.
+    ///
+    /// # Errors
+    /// [`LinkError::Access`] when the run leaves what its key opens, [`LinkError::Closed`];
+    /// the future's: [`LinkError::Adapter`].
+    pub fn digest(
+        &self,
+        kind: ChecksumKind,
+        run: &RemoteWindow,
+    ) -> Result<Option<Digesting>, LinkError> {
+        if !kind.combines() {
+            return Ok(None);
+        }
+        let state = self.shared.state.lock();
+        if state.is_closing {
+            return Err(LinkError::Closed);
+        }
+        let (claim, offset) = state.reach(run, Direction::Read)?;
+        let Mapping::Gpu { mapping, queue } = &claim.region.mapping else { return Ok(None) };
+        // The mapping stays, and the key does not end, before the GPU is done.
+        let passes = [self.shared.gate.enter(), claim.gate.enter(), claim.region.gate.enter()];
+        let keep = Arc::new((Arc::clone(mapping), passes));
+        let from = mapping.address() + offset as u64;
+        let digesting = queue.digest(kind, from, u64::from(run.length), keep);
+        Ok(Some(Box::pin(async move {
+            digesting.await.map_err(|error| LinkError::Adapter(error.to_string().into()))
+        })))
     }
 
     /// Begins a batch and waits for it.

@@ -7,15 +7,16 @@
 //! steps under one lock; filling is one copy, and one atomic operation at each end of it.
 //!
 //! Invariant: an extent's pages are taken from the allocator, and belong to no other extent,
-//! until it drops; each of its blocks is written by the one caller that set its bit in
-//! `claimed`, and read only after that caller has set its bit in `filled`. So no byte is
-//! written while, or after, anybody may read it. The region outlives all extents, since each
-//! holds the arena.
+//! until it drops. An [`OpenExtent`] is its owner's alone, nobody has claimed a block of it, and
+//! a device may write there as long as it lives. Of an [`Extent`], each block is written by the
+//! one caller that set its bit in `claimed`, and read only after that caller has set its bit in
+//! `filled`. So no byte is written while, or after, anybody may read it. The region outlives all
+//! extents, since each holds the arena.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,6 +165,12 @@ impl Extent {
         true
     }
 
+    /// The extent for a device to write all of it; none that somebody has begun to fill.
+    pub fn open(self) -> Option<OpenExtent> {
+        let is_fresh = self.claimed.iter().all(|word| word.load(Ordering::Relaxed) == 0);
+        is_fresh.then_some(OpenExtent { extent: self })
+    }
+
     /// Whether a block can be read.
     pub fn is_filled(&self, block: usize) -> bool {
         let bit = 1 << (block % 64);
@@ -210,6 +217,53 @@ impl Extent {
     fn place(&self, block: usize) -> Range<usize> {
         assert!(block < self.blocks(), "the block is one of the extent's");
         block * BLOCK..((block + 1) * BLOCK).min(self.bytes)
+    }
+}
+
+/// An extent of which nothing is filled, its owner's alone: what a device writes into.
+pub struct OpenExtent {
+    extent: Extent,
+}
+
+impl OpenExtent {
+    /// The first byte's address, for a device. What the device does there is bound by this
+    /// value's life: keep it until the device has let go.
+    pub fn base(&self) -> NonNull<u8> {
+        self.extent.base
+    }
+
+    /// The extent, all of it filled with what lies there.
+    pub fn filled(self) -> Extent {
+        for block in 0..self.extent.blocks() {
+            let (word, bit) = (block / 64, 1 << (block % 64));
+            self.extent.claimed[word].fetch_or(bit, Ordering::Relaxed);
+            self.extent.filled[word].fetch_or(bit, Ordering::Release);
+        }
+        self.extent
+    }
+}
+
+impl Deref for OpenExtent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Extent { base, bytes, .. } = self.extent;
+        // SAFETY: the pages are mapped, initialised by the kernel with zeros, and ours alone.
+        unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes) }
+    }
+}
+
+impl DerefMut for OpenExtent {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let Extent { base, bytes, .. } = self.extent;
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), bytes) }
+    }
+}
+
+impl fmt::Debug for OpenExtent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenExtent").field("bytes", &self.extent.bytes).finish_non_exhaustive()
     }
 }
 
@@ -299,6 +353,25 @@ mod tests {
         drop(tail);
         assert_eq!(arena.stats().used_bytes, 0);
         assert!(arena.extent(EXTENT_BYTES_MAX).is_some(), "whole again");
+    }
+
+    /// What a device has written is read as it lies; nobody else has begun to fill it.
+    #[test]
+    fn open_extents_are_filled_whole() {
+        let arena = arena(EXTENT_BYTES_MAX);
+        for length in [1, BLOCK, 70 * BLOCK + 5] {
+            let extent = arena.extent(length).expect("free");
+            let mut open = extent.open().expect("fresh");
+            assert_eq!(open.len(), length);
+            open.fill(9);
+            let extent = Arc::new(open.filled());
+            assert_eq!(extent.filled_from(0), extent.blocks());
+            assert_eq!(extent.bytes(0..length).expect("filled"), vec![9; length]);
+            assert!(!extent.fill(0, &vec![1; length.min(BLOCK)]), "it was filled before");
+            let extent = Arc::into_inner(extent).expect("nobody reads");
+            assert!(extent.open().is_none());
+            assert_eq!(arena.stats().used_bytes, 0);
+        }
     }
 
     /// Threads that fill the same blocks at once: each block is filled by one of them, whole.

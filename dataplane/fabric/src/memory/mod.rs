@@ -22,7 +22,7 @@ mod shared;
 pub use crate::gpu::{
     CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
 };
-pub use arena::{Arena, ArenaStats, EXTENT_BYTES_MAX, Extent};
+pub use arena::{Arena, ArenaStats, EXTENT_BYTES_MAX, Extent, OpenExtent};
 pub use device::{
     DeviceAllocation, DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut,
     ExportHandle,

@@ -19,6 +19,9 @@ pub struct TierConfig {
     pub verify: TierVerify,
     /// Bytes per second that are compared in the background; 0 turns that off.
     pub scrub_bytes_per_second: u64,
+    /// Of the memory, what writes may take whose clients do not wait for the device; 0 makes
+    /// every write durable before it is answered. Unset: half of it.
+    pub dirty_bytes: Option<u64>,
 }
 
 impl Default for TierConfig {
@@ -29,11 +32,17 @@ impl Default for TierConfig {
             huge_pages: TierPages::default(),
             verify: TierVerify::default(),
             scrub_bytes_per_second: 16 * MIB,
+            dirty_bytes: None,
         }
     }
 }
 
 impl TierConfig {
+    /// Bytes that may be in memory alone.
+    pub(super) fn dirty_bytes_max(&self) -> u64 {
+        self.dirty_bytes.unwrap_or(self.size_bytes / 2)
+    }
+
     /// Maps the memory.
     ///
     /// # Errors

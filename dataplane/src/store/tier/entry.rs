@@ -12,7 +12,7 @@ use keyway_proto::{ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec};
 use parking_lot::Mutex;
 
 use super::flight::Flight;
-use crate::store::{Frame, block_sum};
+use crate::store::{Frame, StoreError, block_sum};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -27,6 +27,9 @@ pub(super) struct Entry {
     sums: Box<[BlockSums]>,
     /// CRC64NVME of all of it, once all of it was asked for.
     whole: OnceLock<Checksum>,
+    /// Whether the blocks' sums are known: of bytes that a device has put here, they are not
+    /// before somebody reads them.
+    is_summed: AtomicBool,
     /// Uses since the queues last looked.
     uses: AtomicU8,
     /// Whether it has left the index.
@@ -55,10 +58,21 @@ impl Entry {
             extents: extents.into_iter().map(Arc::new).collect(),
             sums: (0..blocks).map(|_| BlockSums::default()).collect(),
             whole: OnceLock::new(),
+            is_summed: AtomicBool::new(true),
             uses: AtomicU8::new(0),
             out: AtomicBool::new(false),
             flights: Mutex::default(),
         }
+    }
+
+    /// A chunk that a device has put here, all of it filled, and the checksum of its source.
+    ///
+    /// # Panics
+    /// When the extents are not as long as the chunk.
+    pub(super) fn landed(chunk: ChunkSpec, extents: Vec<Extent>, whole: Checksum) -> Self {
+        let entry = Self::new(chunk, extents);
+        let (is_summed, whole) = (AtomicBool::new(false), OnceLock::from(whole));
+        Self { is_summed, whole, ..entry }
     }
 
     pub(super) fn id(&self) -> ChunkId {
@@ -110,6 +124,10 @@ impl Entry {
         }
         let (extent, at) = self.place(range.offset());
         let bytes: Bytes = extent.bytes(at..at + length as usize)?;
+        let is_whole = length == self.chunk.length;
+        if !is_whole && !self.is_summed.load(Ordering::Acquire) {
+            return Some(Frame::new(bytes));
+        }
         let sums = KnownSums { entry: Arc::clone(self), offset: range.offset() };
         Some(Frame::with_sums(bytes, sums))
     }
@@ -134,6 +152,9 @@ impl Entry {
     /// Compares the blocks that lie in a range, as far as they are here, with their sums, and
     /// gives the offset of the first that differs.
     pub(super) fn damage(&self, range: ByteRange) -> Option<u64> {
+        if !self.is_summed.load(Ordering::Acquire) {
+            return None;
+        }
         let first = range.offset() / BLOCK_BYTES;
         (first..range.end().div_ceil(BLOCK_BYTES)).map(|block| block * BLOCK_BYTES).find(|offset| {
             let (extent, at) = self.place(*offset);
@@ -142,6 +163,35 @@ impl Entry {
             let is_right = |bytes: &[u8]| block_sum(bytes) == sums.crc32c.load(Ordering::Relaxed);
             !extent.get(at..end).is_none_or(is_right)
         })
+    }
+
+    /// Compares a copy of the block that begins at `offset`, and the copy's CRC32C, with what
+    /// is known of the block; what is not is noted.
+    pub(super) fn check_block(&self, offset: u64, bytes: &[u8], crc32c: u32) -> bool {
+        let sums = &self.sums[(offset / BLOCK_BYTES) as usize];
+        if self.is_summed.load(Ordering::Acquire) {
+            return sums.crc32c.load(Ordering::Relaxed) == crc32c;
+        }
+        sums.crc32c.store(crc32c, Ordering::Relaxed);
+        let crc64nvme = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes);
+        sums.crc64nvme.store(crc64nvme, Ordering::Relaxed);
+        true
+    }
+
+    /// Compares what was noted of all blocks with the checksum that the chunk came with. Where
+    /// they agree, the blocks' sums are known from then on.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`]: the bytes are not those that were to come here.
+    pub(super) fn check_whole(&self) -> Result<(), StoreError> {
+        if self.is_summed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.whole.get() != Some(&self.combined(0..self.sums.len() as u64)) {
+            return Err(StoreError::Damaged { chunk: self.chunk.id, offset: 0 });
+        }
+        self.is_summed.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Tells that it was of use.
@@ -193,19 +243,18 @@ impl Entry {
 
     /// CRC64NVME of whole blocks, all filled.
     fn crc64nvme(&self, blocks: Range<u64>) -> Checksum {
-        let combined = || {
-            let mut sum = empty();
-            for block in blocks.clone() {
-                let number = self.sums[block as usize].crc64nvme.load(Ordering::Relaxed);
-                let length = BLOCK_BYTES.min(self.chunk.length - block * BLOCK_BYTES);
-                sum = join(sum, Checksum::from_crc64nvme(number), length);
-            }
-            sum
-        };
         if blocks.start == 0 && blocks.end as usize == self.sums.len() {
-            return *self.whole.get_or_init(combined);
+            return *self.whole.get_or_init(|| self.combined(blocks));
         }
-        combined()
+        self.combined(blocks)
+    }
+
+    fn combined(&self, blocks: Range<u64>) -> Checksum {
+        blocks.fold(empty(), |sum, block| {
+            let number = self.sums[block as usize].crc64nvme.load(Ordering::Relaxed);
+            let length = BLOCK_BYTES.min(self.chunk.length - block * BLOCK_BYTES);
+            join(sum, Checksum::from_crc64nvme(number), length)
+        })
     }
 }
 
@@ -331,6 +380,32 @@ mod tests {
                 prop_assert_eq!(&frame[..], bytes);
                 prop_assert_eq!(frame.crc64nvme(), Some(hashed(bytes)));
             }
+        }
+    }
+
+    /// Goal: bytes that a device has put here are known by the checksum of their source, and
+    /// block by block once that was found to be theirs; other bytes are found out.
+    #[test]
+    fn what_has_landed_is_summed_later() {
+        for is_bent in [false, true] {
+            let (filled, content) = entry(true);
+            for (block, bytes) in content.chunks(BLOCK).enumerate() {
+                filled.fill(block as u64 * BLOCK_BYTES, bytes, block_sum(bytes));
+            }
+            let filled = Arc::into_inner(filled).expect("the only one");
+            let extents = filled.extents.into_iter().filter_map(Arc::into_inner).collect();
+            let source = if is_bent { hashed(&content[1..]) } else { hashed(&content) };
+            let entry = Arc::new(Entry::landed(filled.chunk, extents, source));
+            let part = ByteRange::new(BLOCK_BYTES, 2 * BLOCK_BYTES).expect("inside");
+            assert!(entry.frame(part).expect("filled").crc64nvme().is_none());
+            for (block, bytes) in content.chunks(BLOCK).enumerate() {
+                assert!(entry.check_block(block as u64 * BLOCK_BYTES, bytes, block_sum(bytes)));
+            }
+            assert_eq!(entry.check_whole().is_err(), is_bent);
+            let known = entry.frame(part).expect("filled").crc64nvme();
+            let bytes = &content[part.offset() as usize..part.end() as usize];
+            assert_eq!(known, (!is_bent).then(|| hashed(bytes)));
+            assert_eq!(entry.check_block(0, b"other", block_sum(b"other")), is_bent);
         }
     }
 

@@ -101,6 +101,11 @@ impl Index {
     /// Memory for a chunk, which nobody sees before [`insert`](Self::insert). Throws others
     /// out; `None` when that did not make enough room.
     pub(super) fn reserve(&self, chunk: ChunkSpec) -> Option<Entry> {
+        Some(Entry::new(chunk, self.room(chunk)?))
+    }
+
+    /// The same, as bare memory.
+    pub(super) fn room(&self, chunk: ChunkSpec) -> Option<Vec<Extent>> {
         let length = usize::try_from(chunk.length).ok()?;
         if length == 0 || length > EXTENT_BYTES_MAX {
             return None;
@@ -115,13 +120,13 @@ impl Index {
         if extents.is_none() {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
-        Some(Entry::new(chunk, extents?))
+        extents
     }
 
     /// Makes an entry visible. Another of the same chunk stays, and is given back instead.
-    pub(super) fn insert(&self, entry: Entry, reason: Reason) -> Arc<Entry> {
+    pub(super) fn insert(&self, entry: impl Into<Arc<Entry>>, reason: Reason) -> Arc<Entry> {
+        let entry = entry.into();
         let (id, bytes) = (entry.id(), entry.length());
-        let entry = Arc::new(entry);
         let mut shard = self.shard(id).lock();
         if let Some(found) = shard.get(&id) {
             return Arc::clone(found);
@@ -169,6 +174,7 @@ impl Index {
             refused: count(&counters.refused),
             damaged: count(&counters.damaged),
             scrubbed_bytes: count(&counters.scrubbed_bytes),
+            ..TierStats::default()
         }
     }
 

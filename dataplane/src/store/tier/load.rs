@@ -32,6 +32,10 @@ pub(super) async fn load(shared: &Arc<Shared>, chunks: &[ChunkId]) -> Prefetched
 /// The chunk's bytes, if all of them are here in the end. Reads one piece at a time, so that it
 /// holds one buffer.
 async fn load_chunk(shared: Arc<Shared>, id: ChunkId) -> Option<u64> {
+    if let Some(dirty) = shared.behind.find(id) {
+        dirty.entry.touch();
+        return Some(dirty.entry.length());
+    }
     let pin: Arc<dyn PinnedChunk> = shared.store.pin(id)?.into();
     let chunk = ChunkSpec { id, length: pin.length() };
     let mut at = 0;

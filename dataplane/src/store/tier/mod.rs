@@ -8,6 +8,7 @@
 //! | [`flight`], [`read`] | hits, and misses that fill on their way |
 //! | [`resident`] | many short hits of one chunk |
 //! | [`write`] | writes that leave their bytes here |
+//! | [`behind`], [`flush`] | writes that are here first, and durable later |
 //! | [`load`] | prefetching |
 //! | [`scrub`] | looking for bytes that have changed |
 //!
@@ -21,23 +22,30 @@
 //! A chunk has an entry as a whole and is filled block by block, so that a range brings in
 //! what it reads and nothing else, and yet the whole is one contiguous run in the end.
 //!
-//! The tier is a cache: nothing depends on it. A read that finds no room, or a damaged block,
+//! The tier is a cache: nothing depends on it, but what was explicitly written to memory first
+//! (docs/decisions/0008-memory-first-writes.md). A read that finds no room, or a damaged block,
 //! goes to the store. docs/decisions/0005-memory-tier.md gives the reasons.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use keyway_fabric::memory::{Arena, LeasePool, MemoryError};
-use keyway_proto::{ChunkId, ChunkSpec};
+use keyway_fabric::memory::{Arena, Extent, LeasePool, MemoryError};
+use keyway_proto::{ChunkId, ChunkSpec, Standing};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{BlobStore, ChunkWriter, PinnedChunk, StoreError, StoreUsage};
 use crate::node::Prefetched;
 
+mod behind;
+#[cfg(test)]
+mod behind_tests;
 mod config;
 mod entry;
 mod flight;
+mod flush;
 mod index;
 mod load;
 #[cfg(test)]
@@ -50,17 +58,19 @@ mod scrub;
 mod tests;
 mod write;
 
+use self::behind::{Behind, BehindPin};
 use self::index::Index;
 use self::read::{Flights, Pin};
 use self::write::Writer;
 
+pub(crate) use behind::{BehindWriter, Landing};
 pub use config::{TierAdmit, TierConfig, TierPages, TierVerify};
 pub(crate) use entry::KnownSums;
 
 /// A store with hot chunks in memory.
 pub struct MemoryTier {
     shared: Arc<Shared>,
-    scrubber: Mutex<Option<JoinHandle<()>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -69,6 +79,7 @@ struct Shared {
     config: TierConfig,
     index: Index,
     flights: Flights,
+    behind: Behind,
 }
 
 /// How full the tier is and what it did.
@@ -100,6 +111,16 @@ pub struct TierStats {
     pub damaged: u64,
     /// Bytes compared by the scrubber.
     pub scrubbed_bytes: u64,
+    /// Bytes that are here and not durable.
+    pub dirty_bytes: u64,
+    /// Chunks of them.
+    pub dirty_chunks: u64,
+    /// Bytes that were here first and became durable.
+    pub flushed_bytes: u64,
+    /// Attempts to make a chunk durable that failed.
+    pub flush_failures: u64,
+    /// Chunks that changed in memory before they were durable.
+    pub lost: u64,
 }
 
 impl MemoryTier {
@@ -126,9 +147,14 @@ impl MemoryTier {
         let index = Index::new(arena);
         tracing::info!(bytes = config.size_bytes, admit = ?config.admit, "made the memory tier");
         let pace = config.scrub_bytes_per_second;
-        let shared = Arc::new(Shared { store, pool, config, index, flights: Flights::default() });
-        let scrubber = (pace > 0).then(|| tokio::spawn(scrub::run(Arc::downgrade(&shared), pace)));
-        Self { shared, scrubber: Mutex::new(scrubber) }
+        let (behind, work) = Behind::new(config.dirty_bytes_max());
+        let flights = Flights::default();
+        let shared = Arc::new(Shared { store, pool, config, index, flights, behind });
+        let mut tasks = vec![tokio::spawn(flush::run(Arc::downgrade(&shared), work))];
+        if pace > 0 {
+            tasks.push(tokio::spawn(scrub::run(Arc::downgrade(&shared), pace)));
+        }
+        Self { shared, tasks: Mutex::new(tasks) }
     }
 
     /// The memory that all hits lie in, for registration with devices.
@@ -138,7 +164,49 @@ impl MemoryTier {
 
     /// How full it is and what it did.
     pub fn stats(&self) -> TierStats {
-        self.shared.index.stats()
+        let behind = &self.shared.behind;
+        let (dirty_bytes, dirty_chunks) = behind.usage();
+        TierStats {
+            dirty_bytes,
+            dirty_chunks,
+            flushed_bytes: behind.counters.flushed_bytes.load(Ordering::Relaxed),
+            flush_failures: behind.counters.failures.load(Ordering::Relaxed),
+            lost: behind.counters.lost.load(Ordering::Relaxed),
+            ..self.shared.index.stats()
+        }
+    }
+
+    fn end_tasks(&self) {
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+
+    /// Begins a chunk that is readable when it is here, and durable later. `None` when there is
+    /// no room for more of them, or the device does not take them: it is written as others are.
+    ///
+    /// # Errors
+    /// As [`BlobStore::writer`]: its place on the device is reserved first.
+    pub(crate) async fn write_behind(
+        &self,
+        chunk: ChunkSpec,
+    ) -> Result<Option<BehindWriter>, StoreError> {
+        self.shared.write_behind(chunk).await
+    }
+
+    /// The same for a chunk that a device writes: its memory, nothing of it filled, in order.
+    ///
+    /// # Errors
+    /// As [`write_behind`](Self::write_behind).
+    pub(crate) async fn land_behind(
+        &self,
+        chunk: ChunkSpec,
+    ) -> Result<Option<(Vec<Extent>, Landing)>, StoreError> {
+        self.shared.land_behind(chunk).await
+    }
+
+    /// Where chunks stand on their way to the device, in order. Waits until none is on its way,
+    /// or `wait` is over.
+    pub async fn settle(&self, chunks: &[ChunkId], wait: Duration) -> Vec<Standing> {
+        self.shared.settle(chunks, wait).await
     }
 
     /// Brings chunks in, whole, and tells what is here when that has ended. They stay as
@@ -160,11 +228,18 @@ impl BlobStore for MemoryTier {
     }
 
     fn pin(&self, chunk: ChunkId) -> Option<Box<dyn PinnedChunk>> {
+        // First: a chunk goes from here to the store, and is in one of them at any time.
+        if let Some(dirty) = self.shared.behind.find(chunk) {
+            return Some(Box::new(BehindPin::new(&self.shared, &dirty)));
+        }
         let pin = self.shared.store.pin(chunk)?;
         Some(Box::new(Pin::new(&self.shared, chunk, pin)))
     }
 
     async fn writer(&self, chunk: ChunkSpec) -> Result<Box<dyn ChunkWriter>, StoreError> {
+        if self.shared.behind.find(chunk.id).is_some() {
+            return Err(StoreError::ChunkExists(chunk.id));
+        }
         let writer = self.shared.store.writer(chunk).await?;
         if !self.shared.config.admit.writes() {
             return Ok(writer);
@@ -176,7 +251,10 @@ impl BlobStore for MemoryTier {
     }
 
     fn release(&self, chunks: &[ChunkId]) {
-        // The store first: who brings a chunk in looks there once more afterwards.
+        // The store before the index: who brings a chunk in looks there once more afterwards.
+        for chunk in chunks {
+            self.shared.behind.forget(*chunk);
+        }
         self.shared.store.release(chunks);
         for chunk in chunks {
             self.shared.index.remove(*chunk);
@@ -184,17 +262,32 @@ impl BlobStore for MemoryTier {
     }
 
     fn chunks(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkSpec> {
-        self.shared.store.chunks(after, limit)
+        // In this order: a chunk that leaves the one is in the other.
+        let mut chunks = self.shared.behind.chunks(after, limit);
+        if chunks.is_empty() {
+            return self.shared.store.chunks(after, limit);
+        }
+        chunks.extend(self.shared.store.chunks(after, limit));
+        chunks.sort_unstable_by_key(|chunk| chunk.id);
+        chunks.dedup_by_key(|chunk| chunk.id);
+        chunks.truncate(limit);
+        chunks
     }
 
     fn usage(&self) -> StoreUsage {
-        self.shared.store.usage()
+        let mut usage = self.shared.store.usage();
+        usage.chunks += self.shared.behind.usage().1;
+        usage
     }
 
     async fn close(&self) {
-        if let Some(scrubber) = self.scrubber.lock().take() {
-            scrubber.abort();
+        let left = self.shared.behind.drained().await;
+        if left > 0 {
+            tracing::error!(chunks = left, "what is in memory alone is lost: its device failed");
         }
+        self.shared.flights.ended().await;
+        self.end_tasks();
+        self.shared.behind.clear();
         self.shared.store.close().await;
         // Their buffers must be back, and nothing is brought in from here on.
         self.shared.flights.ended().await;
@@ -204,8 +297,6 @@ impl BlobStore for MemoryTier {
 
 impl Drop for MemoryTier {
     fn drop(&mut self) {
-        if let Some(scrubber) = self.scrubber.lock().take() {
-            scrubber.abort();
-        }
+        self.end_tasks();
     }
 }

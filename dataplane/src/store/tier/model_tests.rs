@@ -17,6 +17,12 @@ enum Step {
     Put {
         length: u64,
     },
+    /// Written to memory first.
+    PutBehind {
+        length: u64,
+    },
+    /// Waits until all is durable.
+    Settle,
     Get {
         which: usize,
         from: u64,
@@ -40,7 +46,9 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let length = prop_oneof![1u64..20_000, 20_000u64..600_000, 600_000u64..5_000_000];
     prop_oneof![
-        4 => length.prop_map(|length| Step::Put { length }),
+        4 => length.clone().prop_map(|length| Step::Put { length }),
+        3 => length.prop_map(|length| Step::PutBehind { length }),
+        1 => Just(Step::Settle),
         6 => (any::<usize>(), any::<u64>(), any::<u64>(), prop::bool::weighted(0.2))
             .prop_map(|(which, from, length, keep)| Step::Get { which, from, length, keep }),
         1 => (any::<usize>(), any::<u64>()).prop_map(|(which, from)| Step::Cancel { which, from }),
@@ -75,10 +83,12 @@ proptest! {
 
 async fn run(steps: Vec<Step>, config: TierConfig) {
     let pool = pool();
+    let dirty_bytes_max = config.dirty_bytes_max();
     let store = Arc::new(MemoryStore::new(512 * MIB));
     let tier = Arc::new(MemoryTier::over(store, pool.clone(), config).expect("memory"));
     let store: Arc<dyn BlobStore> = Arc::clone(&tier) as _;
     let capacity = tier.stats().capacity_bytes;
+
     let mut model: BTreeMap<ChunkId, ChunkSpec> = BTreeMap::new();
     let mut kept: Vec<(Frame, Vec<u8>)> = Vec::new();
     for step in steps {
@@ -86,6 +96,23 @@ async fn run(steps: Vec<Step>, config: TierConfig) {
             Step::Put { length } => {
                 let chunk = conformance::put(&store, &pool, length).await.expect("room");
                 model.insert(chunk.id, chunk);
+            }
+            Step::PutBehind { length } => {
+                let chunk = ChunkSpec { id: ChunkId::generate(), length };
+                let writer: Box<dyn ChunkWriter> = match tier.write_behind(chunk).await {
+                    Ok(Some(writer)) => Box::new(writer),
+                    Ok(None) => store.writer(chunk).await.expect("room"),
+                    Err(error) => panic!("{error}"),
+                };
+                let staged = conformance::fill(writer, &pool, chunk).await.expect("room");
+                staged.publish().expect("a new id");
+                model.insert(chunk.id, chunk);
+            }
+            Step::Settle => {
+                let ids: Vec<_> = model.keys().copied().collect();
+                let standings = tier.settle(&ids, Duration::from_secs(60)).await;
+                assert!(standings.iter().all(|standing| *standing == Standing::Durable));
+                assert_eq!(tier.stats().dirty_chunks, 0);
             }
             Step::Get { which, from, length, keep } => {
                 let Some(chunk) = pick(&model, which) else { continue };
@@ -129,11 +156,15 @@ async fn run(steps: Vec<Step>, config: TierConfig) {
         }
         let stats = tier.stats();
         assert!(stats.used_bytes <= capacity && stats.chunks <= model.len() as u64);
+        assert!(stats.dirty_bytes <= dirty_bytes_max);
+        let listed = store.chunks(None, usize::MAX);
+        assert!(listed.iter().eq(model.values()), "every chunk is listed, once");
         // Nothing writes over bytes that somebody still reads.
         assert!(kept.iter().all(|(frame, expected)| frame[..] == expected[..]));
     }
     store.close().await;
     assert_eq!((tier.stats().chunks, pool.stats().leased_bytes), (0, 0));
+    assert_eq!((tier.stats().dirty_chunks, tier.stats().lost), (0, 0));
     drop(kept);
     assert_eq!(tier.stats().used_bytes, 0);
 }

@@ -80,7 +80,7 @@ impl PinnedChunk for Pin {
 
 impl Shared {
     /// A range that is here, compared with its sums where that is wanted.
-    fn verified(&self, entry: &Arc<Entry>, range: ByteRange) -> Option<Frame> {
+    pub(super) fn verified(&self, entry: &Arc<Entry>, range: ByteRange) -> Option<Frame> {
         if self.config.verify == TierVerify::AtFill {
             return entry.frame(range);
         }
@@ -210,7 +210,7 @@ impl Flying {
     }
 }
 
-/// Counts the flights, so that a closing store can wait for the last.
+/// Counts the flights, and the flushes, so that a closing store can wait for the last.
 pub(super) struct Flights {
     count: watch::Sender<usize>,
 }
@@ -222,7 +222,7 @@ impl Default for Flights {
 }
 
 impl Flights {
-    fn begin(&self) -> Counted {
+    pub(super) fn begin(&self) -> Counted {
         self.count.send_modify(|count| *count += 1);
         Counted(self.count.clone())
     }
@@ -235,7 +235,7 @@ impl Flights {
 }
 
 /// A flight, counted while it lives.
-struct Counted(watch::Sender<usize>);
+pub(super) struct Counted(watch::Sender<usize>);
 
 impl Drop for Counted {
     fn drop(&mut self) {

@@ -20,7 +20,10 @@ pub(super) fn config(size_bytes: u64) -> TierConfig {
     TierConfig { size_bytes, scrub_bytes_per_second: 0, ..TierConfig::default() }
 }
 
-fn over_memory(pool: &LeasePool, config: TierConfig) -> (Arc<MemoryTier>, Arc<dyn BlobStore>) {
+pub(super) fn over_memory(
+    pool: &LeasePool,
+    config: TierConfig,
+) -> (Arc<MemoryTier>, Arc<dyn BlobStore>) {
     let store = Arc::new(MemoryStore::new(72 * MIB));
     let tier = Arc::new(MemoryTier::over(store, pool.clone(), config).expect("memory"));
     (Arc::clone(&tier), tier)
@@ -58,21 +61,25 @@ async fn conforms_over_files() {
     }
 }
 
-fn file_store(pool: &LeasePool) -> (tempfile::TempDir, Arc<FileStore>) {
+pub(super) fn file_store(pool: &LeasePool) -> (tempfile::TempDir, Arc<FileStore>) {
     let beside_the_build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::TempDir::with_prefix_in("tier-", beside_the_build).expect("a directory");
+    let store = open_file_store(dir.path(), pool);
+    (dir, store)
+}
+
+pub(super) fn open_file_store(dir: &Path, pool: &LeasePool) -> Arc<FileStore> {
     let config = StoreConfig {
-        dir: dir.path().to_owned(),
+        dir: dir.to_owned(),
         capacity_bytes: Some(72 * MIB),
         volume_bytes: 24 * MIB,
         scrub_bytes_per_second: 0,
         ..StoreConfig::default()
     };
-    let store = FileStore::open(NodeId(7), &config, pool.clone()).expect("opened");
-    (dir, Arc::new(store))
+    Arc::new(FileStore::open(NodeId(7), &config, pool.clone()).expect("opened"))
 }
 
-async fn read(store: &Arc<dyn BlobStore>, chunk: ChunkSpec, range: ByteRange) {
+pub(super) async fn read(store: &Arc<dyn BlobStore>, chunk: ChunkSpec, range: ByteRange) {
     let pin = store.pin(chunk.id).expect("stored");
     let bytes = conformance::read(&*pin, range).await.expect("readable");
     let whole = conformance::content(chunk.id, chunk.length);

@@ -52,6 +52,7 @@ pub(super) fn assemble(
             })
             .collect(),
         extents: chosen.iter().flat_map(|part| part.extents.iter().copied()).collect(),
+        durability: chosen.iter().map(|part| part.durability).min().unwrap_or_default(),
     })
 }
 

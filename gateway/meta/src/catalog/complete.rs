@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use keyway_proto::checksum::Hasher;
-use keyway_proto::{BucketId, Checksum, ChecksumKind, ObjectKey, UploadId, VersionId};
+use keyway_proto::{BucketId, Checksum, ChecksumKind, Durability, ObjectKey, UploadId, VersionId};
 
 use super::assemble::assemble;
 use super::object::{disown, replace};
@@ -17,10 +17,12 @@ use crate::store::{Batch, MetaError};
 impl Catalog {
     /// Publishes the object made of these parts, and ends the upload. Completing again with
     /// the same parts answers with the object made the first time, as long as it is current.
-    /// `checksum` is the one that the client gave for the whole, checked where it can be.
+    /// `checksum` is the one that the client gave for the whole, checked where it can be. An
+    /// object of parts in memory alone is that itself, where `durability` lets it.
     ///
     /// # Errors
-    /// [`CatalogError::InvalidPart`] with number 0 when no part is named.
+    /// [`CatalogError::InvalidPart`] with number 0 when no part is named,
+    /// [`CatalogError::NotDurable`].
     #[allow(clippy::too_many_arguments)]
     pub async fn complete_upload(
         &self,
@@ -30,6 +32,7 @@ impl Catalog {
         parts: &[NamedPart],
         checksum: Option<Checksum>,
         condition: WriteCondition,
+        durability: Durability,
         now: UnixMs,
     ) -> Result<Object, CatalogError> {
         let row_key = key::object(bucket.id, key);
@@ -48,6 +51,9 @@ impl Catalog {
             batch.delete(upload_key.clone());
             let stored = self.take_parts(&mut batch, id).await?;
             let object = assemble(upload, &stored, parts, checksum, version, now)?;
+            if object.durability < durability {
+                return Err(CatalogError::NotDurable);
+            }
             for part in &stored {
                 if parts.binary_search_by_key(&part.number, |named| named.number).is_err() {
                     disown(&mut batch, &part.extents, Owner::Upload(id), &[]);
@@ -55,7 +61,7 @@ impl Catalog {
             }
             let current = self.current(&row_key, &condition).await?;
             let row = row::encode_object(object.clone(), Owner::Upload(id));
-            replace(&mut batch, &row_key, current, Some(row), &[]);
+            replace(&mut batch, &row_key, current, Some((row, object.durability)), &[])?;
             let completion = Completion { version, parts_digest: parts_digest.clone() };
             batch.put(key::completed(id), row::encode_completion(&completion));
             batch.put(key::completed_at(now.0, id), Bytes::new());

@@ -15,10 +15,12 @@
 //! and requires that the sweeper has not queued them; a copy requires that its source stands
 //! unchanged, and as long as the source stands, its own owner rows do. Hence what
 //! [`Catalog::garbage`] finds unowned stays so, and may be released without a lock.
+//!
+//! **Durability.** Chunks are durable before they are published, but for those of writes whose
+//! clients waived that: [`pending`] keeps what such a write replaced until they are.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use keyway_proto::BucketId;
 use tokio::sync::Notify;
 
@@ -32,6 +34,7 @@ mod complete;
 mod garbage;
 mod list;
 mod object;
+mod pending;
 mod turns;
 mod types;
 mod upload;
@@ -39,6 +42,7 @@ mod walk;
 
 use turns::Turns;
 
+pub use pending::{Pending, PendingIn, PendingOf};
 pub use types::*;
 
 /// How often a change is decided anew after another one came first.
@@ -52,12 +56,14 @@ pub struct Catalog {
     store: Arc<dyn MetaStore>,
     turns: Turns,
     garbage_queued: Notify,
+    pending_marked: Notify,
 }
 
 impl Catalog {
     /// A catalog over `store`.
     pub fn new(store: Arc<dyn MetaStore>) -> Self {
-        Self { store, turns: Turns::new(), garbage_queued: Notify::new() }
+        let (garbage_queued, pending_marked) = (Notify::new(), Notify::new());
+        Self { store, turns: Turns::new(), garbage_queued, pending_marked }
     }
 
     /// Resolves when chunks were given up since it last resolved: overwritten, deleted, aborted
@@ -69,12 +75,17 @@ impl Catalog {
 
     /// Commits; `false` when a precondition did not hold and the change is to be decided anew.
     async fn committed(&self, batch: Batch) -> Result<bool, CatalogError> {
-        let gives_up =
-            batch.writes.iter().any(|(key, value)| value.is_some() && key::is_garbage(key));
+        let puts = |is: fn(&[u8]) -> bool| {
+            batch.writes.iter().any(|(key, value)| value.is_some() && is(key))
+        };
+        let (gives_up, marks) = (puts(key::is_garbage), puts(key::is_pending));
         match self.store.commit(batch).await {
             Ok(()) => {
                 if gives_up {
                     self.garbage_queued.notify_one();
+                }
+                if marks {
+                    self.pending_marked.notify_one();
                 }
                 Ok(true)
             }
@@ -95,6 +106,3 @@ impl Catalog {
 fn require_bucket(batch: &mut Batch, bucket: BucketId) {
     batch.expect(key::bucket_alive(bucket), Some(row::alive()));
 }
-
-/// A row as it was read: what a later commit requires to be unchanged.
-type Seen = (Bytes, Option<Bytes>);

@@ -1,9 +1,9 @@
 //! Objects: read, publish, copy, delete.
 
 use bytes::Bytes;
-use keyway_proto::ObjectKey;
+use keyway_proto::{Durability, ObjectKey, VersionId};
 
-use super::{ATTEMPTS_MAX, Catalog, CatalogError, Seen, WriteCondition, require_bucket};
+use super::{ATTEMPTS_MAX, Catalog, CatalogError, WriteCondition, require_bucket};
 use crate::key::{self, Owner};
 use crate::record::{Bucket, Extent, Object};
 use crate::row::{self, StoredObject};
@@ -20,7 +20,7 @@ impl Catalog {
     }
 
     /// Makes `object` the current one under `key`: the one commit point of a PUT. Its chunks
-    /// must be durable, and never published under another key or version. Publishing the very
+    /// must be as durable as it says, and never published under another key or version. Publishing the very
     /// same object again changes nothing.
     ///
     /// Dropping the future leaves open whether the object is published.
@@ -37,16 +37,19 @@ impl Catalog {
     ) -> Result<(), CatalogError> {
         let row_key = key::object(bucket.id, key);
         let owner = Owner::Version(object.version);
-        let extents = object.extents.clone();
+        let (version, extents) = (object.version, object.extents.clone());
+        let durability = object.durability;
         let row = row::encode_object(object, owner);
         let _turn = self.turns.wait(&row_key).await;
         for _ in 0..ATTEMPTS_MAX {
             let mut batch = Batch::default();
             require_bucket(&mut batch, bucket.id);
             let current = self.current(&row_key, &condition).await?;
-            // When a caller that never learnt the outcome publishes again, it meets its own
-            // object here, and these are the same chunks.
-            replace(&mut batch, &row_key, current, Some(row.clone()), &extents);
+            if current.version() == Some(version) {
+                // A caller that never learnt the outcome meets its own object.
+                return Ok(());
+            }
+            replace(&mut batch, &row_key, current, Some((row.clone(), durability)), &[])?;
             own_new(&mut batch, &extents, owner);
             if self.committed(batch).await? {
                 return Ok(());
@@ -62,7 +65,8 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError::NoSuchKey`] when the source is gone or is no longer the object with
-    /// these extents.
+    /// these extents, [`CatalogError::NotDurable`] when it is in memory alone: it could go, and
+    /// the copy would stay.
     pub async fn publish_copy(
         &self,
         source: (&Bucket, &ObjectKey),
@@ -74,18 +78,24 @@ impl Catalog {
         let row_key = key::object(target.0.id, target.1);
         let owner = Owner::Version(object.version);
         let extents = object.extents.clone();
+        let object = Object { durability: Durability::Disk, ..object };
         let row = row::encode_object(object, owner);
         let _turn = self.turns.wait(&row_key).await;
         for _ in 0..ATTEMPTS_MAX {
             let found = self.store.get(&source_key).await?.ok_or(CatalogError::NoSuchKey)?;
-            if row::decode_object(&found)?.object.extents != extents {
+            let standing = row::decode_object(&found)?.object;
+            if standing.extents != extents {
                 return Err(CatalogError::NoSuchKey);
+            }
+            if standing.durability == Durability::Memory {
+                return Err(CatalogError::NotDurable);
             }
             let mut batch = Batch::default();
             require_bucket(&mut batch, target.0.id);
             batch.expect(source_key.clone(), Some(found));
             let current = self.current(&row_key, &condition).await?;
-            replace(&mut batch, &row_key, current, Some(row.clone()), &extents);
+            let new = (row.clone(), Durability::Disk);
+            replace(&mut batch, &row_key, current, Some(new), &extents)?;
             for extent in &extents {
                 let owned = key::chunk_owner(extent.chunk.id, owner);
                 batch.put(owned, row::encode_extent(extent));
@@ -110,11 +120,11 @@ impl Catalog {
         let _turn = self.turns.wait(&row_key).await;
         for _ in 0..ATTEMPTS_MAX {
             let current = self.current(&row_key, &condition).await?;
-            if current.is_none() {
+            if current.row.is_none() {
                 return Ok(false);
             }
             let mut batch = Batch { frees_space: true, ..Batch::default() };
-            replace(&mut batch, &row_key, current, None, &[]);
+            replace(&mut batch, &row_key, current, None, &[])?;
             if self.committed(batch).await? {
                 return Ok(true);
             }
@@ -122,21 +132,21 @@ impl Catalog {
         Err(MetaError::Conflict.into())
     }
 
-    /// The current row and what it says, if the condition allows to replace it.
+    /// What stands under the key, if the condition allows to replace it.
     pub(super) async fn current(
         &self,
         row_key: &Bytes,
         condition: &WriteCondition,
-    ) -> Result<Option<(Bytes, StoredObject)>, CatalogError> {
-        let row = self.store.get(row_key).await?;
-        let current = match row {
-            Some(row) => {
-                let stored = row::decode_object(&row)?;
-                Some((row, stored))
+    ) -> Result<Current, CatalogError> {
+        let mut current = Current { row: None, mark: None };
+        if let Some(row) = self.store.get(row_key).await? {
+            let stored = row::decode_object(&row)?;
+            if stored.object.durability == Durability::Memory {
+                current.mark = self.store.get(&key::pending_object(row_key)).await?;
             }
-            None => None,
-        };
-        match (condition, &current) {
+            current.row = Some((row, stored));
+        }
+        match (condition, &current.row) {
             (WriteCondition::None, _) | (WriteCondition::Absent, None) => Ok(current),
             (WriteCondition::Absent, Some(_)) => Err(CatalogError::PreconditionFailed),
             (WriteCondition::EtagIs(_), None) => Err(CatalogError::NoSuchKey),
@@ -162,21 +172,56 @@ impl Catalog {
     }
 }
 
-/// Replaces the object row that was seen, and gives up the chunks that `kept` does not name.
+/// What stands under a key, as it was read.
+pub(super) struct Current {
+    /// The object's row, and what it says.
+    row: Option<(Bytes, StoredObject)>,
+    /// The mark beside an object that is in memory alone.
+    mark: Option<Bytes>,
+}
+
+impl Current {
+    fn version(&self) -> Option<VersionId> {
+        self.row.as_ref().map(|(_, stored)| stored.object.version)
+    }
+}
+
+/// Replaces what was seen by another object or by none, and gives up the chunks that `kept` does
+/// not name. Where the other one is in memory alone, the last durable one is held back.
 pub(super) fn replace(
     batch: &mut Batch,
     row_key: &Bytes,
-    current: Option<(Bytes, StoredObject)>,
-    row: Option<Bytes>,
+    current: Current,
+    new: Option<(Bytes, Durability)>,
     kept: &[Extent],
-) {
-    let (seen, stored) = current.unzip();
-    let seen: Seen = (row_key.clone(), seen);
-    batch.expect.push(seen);
-    batch.writes.push((row_key.clone(), row));
-    if let Some(StoredObject { object, owner }) = stored {
-        disown(batch, &object.extents, owner, kept);
+) -> Result<(), MetaError> {
+    let Current { row, mark } = current;
+    let (new, durability) = new.unzip();
+    let is_pending = durability == Some(Durability::Memory);
+    let mark_key = key::pending_object(row_key);
+    batch.expect(row_key.clone(), row.as_ref().map(|(seen, _)| seen.clone()));
+    batch.writes.push((row_key.clone(), new));
+    let mut durable = None;
+    if let Some((seen, stored)) = row {
+        if stored.object.durability == Durability::Disk {
+            durable = Some((seen, stored));
+        } else {
+            batch.expect(mark_key.clone(), mark.clone());
+            disown(batch, &stored.object.extents, stored.owner, kept);
+            if let Some(mark) = mark {
+                batch.delete(mark_key.clone());
+                durable = row::decode_pending(&mark)?;
+            }
+        }
     }
+    match durable {
+        _ if is_pending => {
+            batch.put(mark_key, row::encode_pending(durable.map(|(seen, _)| seen)));
+        }
+        Some((_, stored)) => disown(batch, &stored.object.extents, stored.owner, kept),
+        None => {}
+    }
+    Ok(())
 }
 
 /// Removes the owner's rows, and queues the chunks that `kept` does not name.

@@ -47,6 +47,9 @@ pub enum CatalogError {
     /// their publishing than its grace period. The bytes must be stored anew.
     #[error("the chunks were swept before they were published")]
     Swept,
+    /// What is copied or completed is in memory alone. It must be settled first.
+    #[error("the bytes are not durable yet")]
+    NotDurable,
     /// The store's own failure.
     #[error(transparent)]
     Store(#[from] MetaError),

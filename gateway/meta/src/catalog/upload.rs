@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use keyway_proto::unit::PART_NUMBER_MAX;
-use keyway_proto::{ObjectKey, UploadId};
+use keyway_proto::{Durability, ObjectKey, UploadId};
 
 use super::object::{disown, own_new};
 use super::walk::{Found, start, walk};
@@ -41,8 +41,8 @@ impl Catalog {
         Ok(row::decode_upload(id, key.clone(), &row.ok_or(CatalogError::NoSuchUpload)?)?)
     }
 
-    /// Stores a part, in place of an earlier one with its number. Its chunks must be durable,
-    /// and must never have been published before.
+    /// Stores a part, in place of an earlier one with its number. Its chunks must be as durable
+    /// as it says, and must never have been published before.
     ///
     /// # Errors
     /// As [`Catalog::publish`]; [`CatalogError::NoSuchUpload`] when the upload has ended.
@@ -56,7 +56,8 @@ impl Catalog {
         let upload_key = key::upload(bucket.id, key, id);
         let row_key = key::part(id, part.number);
         let owner = Owner::Upload(id);
-        let extents = part.extents.clone();
+        let mark_key = key::pending_part(id, part.number);
+        let (extents, durability) = (part.extents.clone(), part.durability);
         let row = row::encode_part(part);
         let _turn = self.turns.wait(&row_key).await;
         for _ in 0..ATTEMPTS_MAX {
@@ -70,6 +71,8 @@ impl Catalog {
                 disown(&mut batch, &lost, owner, &extents);
             }
             own_new(&mut batch, &extents, owner);
+            let mark = (durability == Durability::Memory).then(row::alive);
+            batch.writes.push((mark_key.clone(), mark));
             batch.put(row_key.clone(), row.clone());
             if self.committed(batch).await? {
                 return Ok(());
@@ -190,7 +193,11 @@ impl Catalog {
         let rows = self.store.scan(&gap, &end, usize::from(PART_NUMBER_MAX)).await?;
         let mut parts = Vec::with_capacity(rows.len());
         for (row_key, row) in rows {
-            parts.push(row::decode_part(&row_key, &row)?);
+            let part = row::decode_part(&row_key, &row)?;
+            if part.durability == Durability::Memory {
+                batch.delete(key::pending_part(id, part.number));
+            }
+            parts.push(part);
             if gap < row_key {
                 batch.expect_empty(gap, row_key.clone());
             }

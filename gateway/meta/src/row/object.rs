@@ -1,7 +1,7 @@
 //! The row of an object, its headers, and the summary that listings read.
 
 use bytes::{Bytes, BytesMut};
-use keyway_proto::{UploadId, VersionId};
+use keyway_proto::{Durability, UploadId, VersionId};
 use prost::Message;
 
 use super::packed::{
@@ -45,6 +45,8 @@ struct ObjectRow {
     upload: Bytes,
     #[prost(string, optional, tag = "11")]
     storage_class: Option<String>,
+    #[prost(bool, tag = "12")]
+    in_memory: bool,
 }
 
 /// The fields of [`ObjectRow`] that a listing tells.
@@ -106,6 +108,7 @@ pub(crate) fn encode_object(object: Object, owner: Owner) -> Bytes {
             Owner::Upload(id) => Bytes::copy_from_slice(&id.to_bytes()),
         },
         storage_class,
+        in_memory: object.durability == Durability::Memory,
     })
 }
 
@@ -128,6 +131,7 @@ pub(crate) fn decode_object(row: &Bytes) -> Result<StoredObject, MetaError> {
         headers: headers_record(row.headers, row.storage_class),
         parts: unpack_parts(&row.parts)?,
         extents: unpack_extents(&row.extents)?,
+        durability: durability(row.in_memory),
     };
     Ok(StoredObject { object, owner })
 }
@@ -174,6 +178,10 @@ pub(super) fn headers_record(
         website_redirect_location: row.website_redirect_location,
         user: row.user,
     }
+}
+
+pub(super) fn durability(in_memory: bool) -> Durability {
+    if in_memory { Durability::Memory } else { Durability::Disk }
 }
 
 fn checksum_type(composite: bool) -> ChecksumType {

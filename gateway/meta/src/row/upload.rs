@@ -1,10 +1,10 @@
 //! Rows of uploads in progress, of their parts, and of what became of them.
 
 use bytes::Bytes;
-use keyway_proto::{ObjectKey, UploadId, VersionId};
+use keyway_proto::{Durability, ObjectKey, UploadId, VersionId};
 use prost::Message;
 
-use super::object::{HeadersRow, headers_record, headers_row, id};
+use super::object::{HeadersRow, durability, headers_record, headers_row, id};
 use super::packed::{
     kind_number, kind_numbered, pack_checksums, pack_extents, unpack_checksums, unpack_extents,
 };
@@ -39,6 +39,8 @@ struct PartRow {
     checksums: Bytes,
     #[prost(bytes = "bytes", tag = "5")]
     extents: Bytes,
+    #[prost(bool, tag = "6")]
+    in_memory: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -98,6 +100,7 @@ pub(crate) fn encode_part(part: Part) -> Bytes {
         modified_ms: part.modified.0,
         checksums: pack_checksums(&part.checksums),
         extents: pack_extents(&part.extents),
+        in_memory: part.durability == Durability::Memory,
     })
 }
 
@@ -112,6 +115,7 @@ pub(crate) fn decode_part(key: &[u8], row: &Bytes) -> Result<Part, MetaError> {
         modified: UnixMs(row.modified_ms),
         checksums: unpack_checksums(&row.checksums)?,
         extents: unpack_extents(&row.extents)?,
+        durability: durability(row.in_memory),
     })
 }
 

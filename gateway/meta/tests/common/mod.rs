@@ -9,7 +9,7 @@ use keyway_meta::{
     Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, MetaStore,
     Object, ObjectHeaders, UnixMs,
 };
-use keyway_proto::{ChunkId, ChunkSpec, NodeId, ObjectKey, TenantId, VersionId};
+use keyway_proto::{ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, TenantId, VersionId};
 
 /// A catalog in a directory of its own.
 pub(crate) struct Setup {
@@ -83,6 +83,7 @@ pub(crate) fn object(chunks: usize) -> Object {
         headers: ObjectHeaders::default(),
         parts: Vec::new(),
         extents: (0..chunks).map(|_| extent()).collect(),
+        durability: Durability::Disk,
     }
 }
 

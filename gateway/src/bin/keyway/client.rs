@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 use keyway_client::{
-    Addressing, Client, ClientBuilder, Credentials, Fallbacks, PathPolicy, RdmaConfig, Tls,
+    Addressing, Client, ClientBuilder, Credentials, Durability, Fallbacks, PathPolicy, RdmaConfig,
+    Tls,
 };
 use keyway_proto::{KeyStrength, TransferPath};
 
@@ -217,6 +218,11 @@ impl S3Url {
 /// Runs a command's asynchronous part.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}
+
+/// A durability by its name.
+pub(crate) fn durability(text: &str) -> Result<Durability, String> {
+    Durability::named(text).ok_or_else(|| "disk or memory".to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use keyway_client::PutBody;
+use keyway_client::{Durability, PutBody};
 use serde_json::json;
 
 use crate::client::{self, Connection, S3Url, Transfer, block_on};
@@ -45,6 +45,10 @@ pub(crate) struct Args {
     /// Parts in flight at a time.
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
+    /// When it is done: when the object is on the service's disk, or when it is in the memory
+    /// of a service that has room for it, and goes to its disk behind.
+    #[arg(long, value_name = "disk|memory", default_value = "disk", value_parser = client::durability)]
+    durability: Durability,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -84,6 +88,7 @@ impl Args {
         };
         let bar = Bar::new(&key, self.json);
         let mut put = client.put_object(bucket, &key).body(body).on_progress(bar.reporter());
+        put = put.durability(self.durability);
         if let Some(content_type) = &self.content_type {
             put = put.content_type(content_type)?;
         }
@@ -105,15 +110,17 @@ impl Args {
                 "fallbacks": client::fallbacks(&done.fallbacks), "verified": done.verified.is_whole(),
                 "verification": done.verified.to_string(), "retries": done.retries,
                 "etag": done.etag, "version": done.version,
+                "durability": done.durability.as_str(),
             })
             .to_string()
         } else {
             format!(
-                "s3://{bucket}/{key}: {} by {}, {}, {}",
+                "s3://{bucket}/{key}: {} by {}, {}, {}{}",
                 output::size(done.bytes),
                 done.path,
                 done.verified,
                 output::rate(done.bytes, elapsed),
+                if done.durability == Durability::Memory { ", in memory" } else { "" },
             )
         });
         Ok(())

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use keyway_auth::Principal;
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::{
-    Checksum, ChecksumKind, DigestSet, Digests, DirectPlan, DirectWork, KeyStrength, SessionOwner,
+    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectWork, KeyStrength, Receipt, SessionOwner,
     SessionToken, TransferPath,
 };
 
@@ -70,7 +70,7 @@ async fn transfer(
     caller: &Principal,
     offered: &Offered,
     work: DirectWork,
-) -> Result<(Moved, Digests), Failure> {
+) -> Result<(Moved, Receipt), Failure> {
     let asked = work.transfer();
     let plan = DirectPlan { owner: owner(caller), target: offered.token.clone(), work };
     let length = plan.length();
@@ -101,7 +101,7 @@ async fn transfer(
         since: offered.lent.since(),
         node_took,
     };
-    Ok((moved, receipt.digests))
+    Ok((moved, receipt))
 }
 
 /// Whose sessions a request may use.

@@ -4,7 +4,7 @@ use http::header::CONTENT_ENCODING;
 use http::{Extensions, HeaderMap, HeaderName};
 use keyway_auth::Principal;
 use keyway_dataplane::DirectError;
-use keyway_proto::{DigestSet, DirectWork};
+use keyway_proto::{DigestSet, DirectWork, Durability};
 use s3s::S3ErrorCode;
 
 use super::counts::Declined;
@@ -94,13 +94,16 @@ pub(in crate::s3) async fn store(
     caller: &Principal,
     offered: &Offered,
     digests: DigestSet,
+    durability: Durability,
 ) -> Result<(Stored, Option<Moved>), Failure> {
     let node = core.nodes.by_id(offered.token.session().node());
     let node = node.ok_or(DirectError::NoSuchSession)?.clone();
-    let plan = store::planned(caller.tenant, offered.length(), digests.union(ALWAYS));
+    let digests = digests.union(ALWAYS);
+    let plan = store::planned(caller.tenant, offered.length(), digests, durability);
     let chunks = plan.chunks.clone();
-    let (moved, digests) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
-    Ok((Stored::new(node, chunks, digests), Some(moved)))
+    let (moved, receipt) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
+    let stored = Stored::new(node, chunks, receipt.digests, receipt.durability);
+    Ok((stored, Some(moved)))
 }
 
 /// What a PUT's answer says of its token; nothing without one.

@@ -108,8 +108,8 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
 #[cfg(test)]
 mod tests {
     use keyway_proto::{
-        ByteRange, ChecksumKind, ChunkId, ChunkSpec, NodeId, Piece, PutPlan, SessionOwner,
-        TransferId,
+        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Durability, NodeId, Piece, PutPlan,
+        SessionOwner, TransferId,
     };
     use proptest::prelude::*;
 
@@ -142,7 +142,10 @@ mod tests {
             move |(transfer, digests, kind, pieces, chunks, gathered)| match kind {
                 0 => DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests),
                 1 => DirectWork::Gather(GatherPlan { transfer, tenant, ..gathered }, digests),
-                _ => DirectWork::Put(PutPlan { transfer, tenant, chunks, digests }),
+                _ => {
+                    let durability = Durability::ALL[chunks.len() % 2];
+                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests, durability })
+                }
             },
         )
     }
@@ -215,6 +218,7 @@ mod tests {
                 tenant: TenantId(tenant),
                 chunks: vec![ChunkSpec { id: ChunkId::new(1, [3; 10]), length: 9 }],
                 digests: DigestSet::NONE,
+                durability: Durability::Disk,
             }),
         }
     }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use keyway_proto::key::Relinquished;
 use keyway_proto::plan::ChunkSpec;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, GetPlan, KeyFate, KeyStrength, NodeId,
-    Piece, PutPlan, Receipt, TenantId, TransferId, TransferPath,
+    ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, Durability, GetPlan, KeyFate,
+    KeyStrength, NodeId, Piece, PutPlan, Receipt, Standing, TenantId, TransferId, TransferPath,
 };
 
 use crate::schema;
@@ -53,6 +53,27 @@ pub fn pack_chunk_ids(chunks: &[ChunkId]) -> Bytes {
     chunks.iter().flat_map(|chunk| chunk.to_bytes()).collect()
 }
 
+/// Where each chunk stands, one byte for each.
+pub fn pack_standings(standings: &[Standing]) -> Bytes {
+    let number = |standing: &Standing| match standing {
+        Standing::Durable => 1,
+        Standing::Pending => 2,
+        Standing::Missing => 3,
+    };
+    standings.iter().map(number).collect()
+}
+
+/// Where each chunk stands.
+pub fn standings(packed: &[u8]) -> Result<Vec<Standing>, Malformed> {
+    let standing = |number: &u8| match number {
+        1 => Ok(Standing::Durable),
+        2 => Ok(Standing::Pending),
+        3 => Ok(Standing::Missing),
+        _ => Err(Malformed("standing")),
+    };
+    packed.iter().map(standing).collect()
+}
+
 /// The request for a plan.
 pub fn get_request(node: NodeId, plan: &GetPlan) -> schema::GetRequest {
     schema::GetRequest {
@@ -77,6 +98,7 @@ pub fn put_request(node: NodeId, plan: &PutPlan) -> schema::PutPlan {
         tenant: plan.tenant.0,
         chunks: plan.chunks.iter().map(chunk_message).collect(),
         digests: digest_bits(plan.digests),
+        memory_first: plan.durability == Durability::Memory,
     }
 }
 
@@ -89,6 +111,7 @@ pub fn put_plan(message: &schema::PutPlan) -> Result<PutPlan, Malformed> {
         tenant: TenantId(message.tenant),
         chunks,
         digests: digest_set(message.digests)?,
+        durability: durability(message.memory_first),
     })
 }
 
@@ -115,6 +138,7 @@ pub fn receipt_message(receipt: &Receipt) -> Option<schema::Receipt> {
         path: path_message(receipt.path)?.into(),
         strength: strength_message(receipt.strength)?.into(),
         key: fate_message(receipt.key)?.into(),
+        in_memory: receipt.durability == Durability::Memory,
     })
 }
 
@@ -131,6 +155,7 @@ pub fn receipt(message: &schema::Receipt) -> Result<Receipt, Malformed> {
         path: path(message.path())?,
         strength: strength(message.strength())?,
         key: fate(message.key())?,
+        durability: durability(message.in_memory),
     })
 }
 
@@ -155,6 +180,10 @@ pub fn relinquished(message: schema::KeyFate) -> Relinquished {
             Relinquished::Unknown
         }
     }
+}
+
+fn durability(in_memory: bool) -> Durability {
+    if in_memory { Durability::Memory } else { Durability::Disk }
 }
 
 fn path_message(path: TransferPath) -> Option<schema::TransferPath> {
@@ -301,8 +330,14 @@ mod tests {
             tenant: plan.tenant,
             chunks: vec![ChunkSpec { id: plan.pieces[0].chunk, length: 9 }],
             digests: DigestSet::NONE.with(ChecksumKind::Crc32).with(ChecksumKind::Md5),
+            durability: Durability::Disk,
         };
-        assert_eq!(put_plan(&put_request(NodeId(1), &put)), Ok(put));
+        assert_eq!(put_plan(&put_request(NodeId(1), &put)), Ok(put.clone()));
+        let first = PutPlan { durability: Durability::Memory, ..put };
+        assert_eq!(put_plan(&put_request(NodeId(1), &first)), Ok(first));
+        let told = [Standing::Missing, Standing::Durable, Standing::Pending];
+        assert_eq!(standings(&pack_standings(&told)), Ok(told.to_vec()));
+        assert_eq!(standings(&[1, 0]), Err(Malformed("standing")));
         let given = Receipt {
             transfer: plan.transfer,
             bytes: 9,
@@ -310,6 +345,7 @@ mod tests {
             path: TransferPath::Http,
             strength: KeyStrength::Http,
             key: KeyFate::NoKey,
+            durability: Durability::Memory,
         };
         let paths = TransferPath::ALL;
         let fates = RELINQUISHED.map(KeyFate::Relinquished).into_iter().chain([KeyFate::NoKey]);

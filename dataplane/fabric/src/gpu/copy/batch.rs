@@ -14,7 +14,7 @@ use crate::gpu::GpuError;
 use crate::gpu::device::Gpu;
 use crate::gpu::kernels::Move;
 use crate::gpu::stream::Event;
-use crate::memory::{HostSliceMut, Lease};
+use crate::memory::{HostSliceMut, Lease, OpenExtent};
 
 /// Bytes to move between host and GPU, and all that must live until they have moved.
 #[derive(Default)]
@@ -29,6 +29,7 @@ pub struct CopyBatch {
 pub(super) struct Held {
     sources: Vec<Bytes>,
     leases: Vec<Lease>,
+    extents: Vec<OpenExtent>,
     slices: Vec<HostSliceMut>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
@@ -61,6 +62,10 @@ pub(super) enum Way {
 /// A lease in a batch, to be filled from several places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseIndex(usize);
+
+/// An extent in a batch, to be filled from several places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentIndex(usize);
 
 impl CopyBatch {
     /// A batch of nothing.
@@ -97,10 +102,32 @@ impl CopyBatch {
     /// When the part leaves the lease, or the lease is another batch's.
     pub fn into_lease(&mut self, from: u64, lease: LeaseIndex, offset: usize, length: usize) {
         let to = &self.held.leases[lease.0];
-        let inside = offset.checked_add(length).is_some_and(|end| end <= to.len());
-        assert!(inside, "{length} bytes at {offset} leave a lease of {}", to.len());
-        let host = to.base().as_ptr() as u64 + offset as u64;
-        self.push(host, from, length, Way::FromDevice);
+        let (base, room) = (to.base().as_ptr() as u64, to.len());
+        self.pull(from, (base, room), offset, length);
+    }
+
+    /// Lends the batch an extent, to be filled by [`CopyBatch::into_extent`].
+    pub fn lend_extent(&mut self, extent: OpenExtent) -> ExtentIndex {
+        self.held.extents.push(extent);
+        ExtentIndex(self.held.extents.len() - 1)
+    }
+
+    /// Copies device memory into a part of an extent that the batch has.
+    ///
+    /// # Panics
+    /// When the part leaves the extent, or the extent is another batch's.
+    pub fn into_extent(&mut self, from: u64, extent: ExtentIndex, offset: usize, length: usize) {
+        let to = &self.held.extents[extent.0];
+        let (base, room) = (to.base().as_ptr() as u64, to.len());
+        self.pull(from, (base, room), offset, length);
+    }
+
+    /// Copies device memory to a part of a run of host memory that the batch holds.
+    fn pull(&mut self, from: u64, to: (u64, usize), offset: usize, length: usize) {
+        let (base, room) = to;
+        let inside = offset.checked_add(length).is_some_and(|end| end <= room);
+        assert!(inside, "{length} bytes at {offset} leave a run of {room}");
+        self.push(base + offset as u64, from, length, Way::FromDevice);
     }
 
     /// Copies device memory into a caller's own host memory, as much as the slice holds.
@@ -164,6 +191,8 @@ pub struct CopyDone {
     pub result: Result<(), GpuError>,
     /// The leases, in the order in which they were lent.
     pub leases: Vec<Lease>,
+    /// The extents, in the order in which they were lent.
+    pub extents: Vec<OpenExtent>,
     /// The caller's own memory, in the order in which it was given.
     pub slices: Vec<HostSliceMut>,
     /// Bytes that went between host memory that is not pinned and the GPU.
@@ -174,8 +203,8 @@ pub struct CopyDone {
 
 impl CopyDone {
     pub(super) fn new(result: Result<(), GpuError>, held: Held, unpinned_bytes: u64) -> Self {
-        let Held { sources, leases, slices, kept } = held;
-        Self { result, leases, slices, unpinned_bytes, _held: (sources, kept) }
+        let Held { sources, leases, extents, slices, kept } = held;
+        Self { result, leases, extents, slices, unpinned_bytes, _held: (sources, kept) }
     }
 
     pub(super) fn failed(error: GpuError) -> Self {

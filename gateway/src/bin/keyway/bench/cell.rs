@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keyway_proto::{KeyStrength, TransferPath};
+use keyway_proto::{Durability, KeyStrength, TransferPath};
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
@@ -42,6 +42,8 @@ pub(super) struct Cell {
     pub(super) processes: usize,
     /// Bytes of one request; larger objects go in parts side by side.
     pub(super) part_size: u64,
+    /// When PUTs are answered.
+    pub(super) durability: Durability,
     pub(super) warm_up: Duration,
     pub(super) time: Duration,
 }

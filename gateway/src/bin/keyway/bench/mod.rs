@@ -31,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::builder::ArgPredicate;
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use keyway_client::{Client, RetryPolicy};
+use keyway_client::{Client, Durability, RetryPolicy};
 use std::io::IsTerminal as _;
 
 use self::cell::{Cell, Operation};
@@ -40,7 +40,7 @@ use self::measure::Bench;
 use self::processes::Processes;
 use self::sizes::Sweep;
 use self::tally::Measured;
-use crate::client::{Connection, PathChoice, Transfer};
+use crate::client::{Connection, PathChoice, Transfer, durability};
 use crate::memory::Memory;
 use crate::output;
 
@@ -128,6 +128,9 @@ pub(crate) struct Args {
     /// Keys in the buckets that are listed; each is filled once and kept.
     #[arg(long, value_delimiter = ',', default_value = "10000")]
     list_keys: Vec<u64>,
+    /// When PUTs are answered: disk, or memory where a Keyway service has room for that.
+    #[arg(long, value_name = "disk|memory", default_value = "disk", value_parser = durability)]
+    durability: Durability,
     /// Seconds that each cell is measured.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -292,6 +295,7 @@ impl Args {
                         workers: (*workers).max(1),
                         processes,
                         part_size: self.part_size.unwrap_or(*size),
+                        durability: self.durability,
                         warm_up: Duration::from_secs_f64(self.warm_up_seconds.clamp(0.0, 60.0)),
                         time: Duration::from_secs_f64(self.seconds.clamp(0.1, 600.0)),
                     });

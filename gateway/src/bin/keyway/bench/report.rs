@@ -107,6 +107,7 @@ impl Measured {
             "bytes": self.tally.bytes,
             "verified_bytes": self.tally.verified_bytes,
             "compared_bytes": self.compared_bytes,
+            "memory_bytes": self.tally.memory_bytes,
             "client_cpu_us_per_op": self.cpu_us_per_op(self.tally.cpu),
             "client_cpu_seconds_per_gib": self.per_gib(self.tally.cpu),
             "server_cpu_us_per_op": self.server_cpu.map(|cpu| self.cpu_us_per_op(cpu)),

@@ -18,6 +18,8 @@ pub(super) struct Tally {
     /// Bytes whose checksum the client computed over what landed, or was sent, and found to be
     /// the service's.
     pub(super) verified_bytes: u64,
+    /// Bytes of PUTs that were answered from memory.
+    pub(super) memory_bytes: u64,
     /// The weakest way that any operation took.
     pub(super) travelled: Option<Travelled>,
     /// When the last operation ended.
@@ -53,6 +55,7 @@ impl Tally {
             latencies: Histogram::new(),
             bytes: 0,
             verified_bytes: 0,
+            memory_bytes: 0,
             travelled: None,
             ended: begun,
             cpu: Duration::ZERO,
@@ -64,6 +67,7 @@ impl Tally {
         self.latencies.merge(&other.latencies);
         self.bytes += other.bytes;
         self.verified_bytes += other.verified_bytes;
+        self.memory_bytes += other.memory_bytes;
         self.travelled = Travelled::weaker(self.travelled, other.travelled);
         self.ended = self.ended.max(other.ended);
         self.cpu += other.cpu;

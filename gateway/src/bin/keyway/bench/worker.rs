@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use keyway_client::{Client, Verified};
+use keyway_client::{Client, Durability, Verified};
 use keyway_proto::{ByteRange, Checksum};
 
 use super::batch::{self, Batch};
@@ -57,6 +57,8 @@ struct Done {
     bytes: u64,
     verified: Verified,
     travelled: Option<Travelled>,
+    /// Bytes that were answered from memory.
+    memory_bytes: u64,
 }
 
 impl Worker {
@@ -103,6 +105,7 @@ impl Worker {
             tally.latencies.record(done.latency);
             tally.bytes += done.bytes;
             tally.verified_bytes += if done.verified.is_whole() { done.bytes } else { 0 };
+            tally.memory_bytes += done.memory_bytes;
             tally.travelled = Travelled::weaker(tally.travelled, done.travelled);
             self.turn += 1;
         }
@@ -132,7 +135,7 @@ impl Worker {
         let latency = started.elapsed();
         ensure!(got.bytes == cell.size, "{key} has {} bytes", got.bytes);
         let travelled = Some(Travelled { path: got.path, strength: got.strength });
-        Ok(Done { latency, bytes: got.bytes, verified: got.verified, travelled })
+        Ok(Done { latency, bytes: got.bytes, verified: got.verified, travelled, memory_bytes: 0 })
     }
 
     async fn gather(&mut self, batch: Batch) -> anyhow::Result<Done> {
@@ -145,19 +148,20 @@ impl Worker {
         self.last_ranges = Some(ranges);
         let travelled = Some(Travelled { path: got.path, strength: got.strength });
         let verified = Verified::No(keyway_client::Unverified::NoneStored);
-        Ok(Done { latency, bytes: got.bytes, verified, travelled })
+        Ok(Done { latency, bytes: got.bytes, verified, travelled, memory_bytes: 0 })
     }
 
     async fn put(&mut self) -> anyhow::Result<Done> {
         let Post { client, bucket, cell, .. } = &self.post;
         let key = self.post.put_key(self.turn % dataset::put_keys(cell));
         let put = client.put_object(bucket, &key).part_bytes(cell.part_size);
-        let put = put.body(self.buffer.body()?);
+        let put = put.durability(cell.durability).body(self.buffer.body()?);
         let started = Instant::now();
         let put = put.send().await?;
         let latency = started.elapsed();
         let travelled = Some(Travelled { path: put.path, strength: put.strength });
-        Ok(Done { latency, bytes: put.bytes, verified: put.verified, travelled })
+        let memory_bytes = if put.durability == Durability::Memory { put.bytes } else { 0 };
+        Ok(Done { latency, bytes: put.bytes, verified: put.verified, travelled, memory_bytes })
     }
 
     async fn list(&mut self) -> anyhow::Result<Done> {
@@ -173,7 +177,7 @@ impl Worker {
         let first = page.objects.first().map(|object| object.key.as_str());
         ensure!(first == Some(&listed_key(after + 1)), "a page that begins elsewhere");
         let verified = Verified::No(keyway_client::Unverified::NoneStored);
-        Ok(Done { latency, bytes: 0, verified, travelled: None })
+        Ok(Done { latency, bytes: 0, verified, travelled: None, memory_bytes: 0 })
     }
 
     /// The checksums that GETs found, for whoever knows what they must be.
