@@ -80,6 +80,7 @@ async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Ri
         tenant: owner.tenant,
         chunks: chunks.clone(),
         digests: crc(),
+        durability: keyway_proto::Durability::Disk,
     };
     let frames: Vec<_> = bytes.chunks(MIB).map(|frame| Ok(bytes.slice_ref(frame))).collect();
     node.put(plan, Box::pin(stream::iter(frames))).await.unwrap();

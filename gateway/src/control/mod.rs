@@ -31,7 +31,7 @@ use crate::node::Nodes;
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
 /// The paths of all of them, as the server's router writes them.
-pub const ROUTES: [&str; 6] = [
+pub const ROUTES: [&str; 7] = [
     "/_keyway/v1/rails",
     "/_keyway/v1/sessions",
     "/_keyway/v1/sessions/{id}",

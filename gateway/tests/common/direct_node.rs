@@ -277,6 +277,7 @@ impl DirectNode {
                     bytes: gather.length(),
                     digests: hasher.finish(),
                     path: TransferPath::VerbsHost,
+                    durability: Durability::default(),
                     strength: KeyStrength::Window,
                     key: KeyFate::Relinquished(Relinquished::Invalidated),
                 }

@@ -179,6 +179,7 @@ mod tests {
             headers: ObjectHeaders::default(),
             parts: Vec::new(),
             extents: lengths.iter().enumerate().map(extent).collect(),
+            durability: keyway_proto::Durability::Disk,
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RANGES")]
     batch: Option<usize>,
     /// Bytes of the object that batches are of.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::bytes, default_value = "256MiB")]
     batch_object: u64,
     /// Requests in flight, of each process; 8 with --sweep, unless said.
     #[arg(
