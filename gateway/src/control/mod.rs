@@ -310,7 +310,7 @@ mod tests {
                 | Call::Flush => {}
             }
         }
-        assert_eq!(calls.len(), 6, "one for each call above");
+        assert_eq!(calls.len(), 7, "one for each call above");
     }
 
     #[test]

@@ -26,38 +26,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch}
 use super::channel::{Channel, registered};
 use super::message::{Memory, Message, VERSION};
 use super::table::{Entry, Place, SLOTS_MAX, Table};
-use super::{IpcError, Refusal};
+use super::{Export, ExportId, IpcError, Refusal};
 use crate::LinkError;
-use crate::memory::{DeviceAllocation, DeviceExport, ExportHandle};
+use crate::memory::ExportHandle;
 
 /// How soon a key is looked at again whose end nothing has announced, at first and at last.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
-
-/// Memory that another process can map.
-#[derive(Clone, Debug)]
-pub enum Export {
-    /// A memory file, mapped here at `base`.
-    Host {
-        /// The file.
-        file: Arc<OwnedFd>,
-        /// Where it is mapped in this process.
-        base: u64,
-        /// Bytes.
-        bytes: u64,
-    },
-    /// An allocation of a GPU's memory.
-    Gpu(Arc<DeviceExport>),
-}
-
-/// Which memory an [`Export`] is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportId {
-    /// The memory file, by where it is kept: comparable while it is.
-    Host(usize),
-    /// A GPU's.
-    Gpu(DeviceAllocation),
-}
 
 /// The client's end. Clones share it; the last one's drop ends the link.
 #[derive(Clone)]
@@ -213,23 +188,6 @@ impl ClientLink {
 impl fmt::Debug for ClientLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientLink").field("is_alive", &self.is_alive()).finish_non_exhaustive()
-    }
-}
-
-impl Export {
-    fn range(&self) -> (u64, u64) {
-        match self {
-            Self::Host { base, bytes, .. } => (*base, *bytes),
-            Self::Gpu(export) => (export.allocation.base, export.allocation.bytes),
-        }
-    }
-
-    /// Which memory it is of.
-    pub fn id(&self) -> ExportId {
-        match self {
-            Self::Host { file, .. } => ExportId::Host(Arc::as_ptr(file) as usize),
-            Self::Gpu(export) => ExportId::Gpu(export.allocation),
-        }
     }
 }
 

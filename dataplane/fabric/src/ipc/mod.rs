@@ -8,6 +8,7 @@
 //! | the node's end: claims, copies, the link's end | [`node`] |
 //! | what is copied together, and how | `batch`, `copy` |
 //! | the GPUs whose memory clients share | [`gpus`] |
+//! | what a client has mapped | `export` |
 //! | the client's end: regions, and memory lent under a key | [`client`] |
 //!
 //! The node maps a client's memory once, and keeps it mapped while the client wants. What makes
@@ -25,6 +26,7 @@ mod channel;
 pub mod client;
 mod copy;
 pub mod door;
+mod export;
 mod gate;
 pub mod gpus;
 mod message;
@@ -36,8 +38,9 @@ use std::io;
 use keyway_proto::HostId;
 
 pub use batch::{Batch, Landed, Posted};
-pub use client::{Armed, ClientLink, Export, ExportId, SharedRegion};
+pub use client::{Armed, ClientLink, SharedRegion};
 pub use door::{DoorListener, Visitor};
+pub use export::{Export, ExportId};
 pub use gpus::{Buffers, NodeGpus};
 pub use message::Refusal;
 pub use node::{MemoryKind, NodeLink};

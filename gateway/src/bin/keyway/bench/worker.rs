@@ -142,7 +142,9 @@ impl Worker {
         let ranges = batch.random(&mut self.random);
         let Post { client, bucket, .. } = &self.post;
         let started = Instant::now();
-        let got = batch::gather(client, bucket, &mut self.buffer, batch, &ranges).await?;
+        // Apart, for it is large.
+        let got = batch::gather(client, bucket, &mut self.buffer, batch, &ranges);
+        let got = Box::pin(got).await?;
         let latency = started.elapsed();
         ensure!(got.bytes == batch.bytes(), "{} bytes of {}", got.bytes, batch.bytes());
         self.last_ranges = Some(ranges);
