@@ -49,20 +49,23 @@ async fn a_stream_waits_for_the_end_of_the_turn() {
     unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
 }
 
-/// More turns at a time than a page has words, on one stream, ended in any order.
+/// More turns at a time than a page has words, on streams that each take some of them, ended in
+/// any order.
 #[tokio::test]
 async fn turns_may_end_in_any_order() {
     let Some(gpu) = gpu() else { return };
     let raw = Raw::of(&gpu);
-    let stream = raw.stream();
+    let streams: Vec<_> = (0..10).map(|_| raw.stream()).collect();
     // SAFETY: the stream lives.
-    let take = || unsafe { StreamTurn::take(&gpu, stream as u64) }.unwrap();
-    let mut turns: Vec<_> = (0..1500).map(|_| take()).collect();
+    let take = |turn: usize| unsafe { StreamTurn::take(&gpu, streams[turn % 10] as u64) }.unwrap();
+    let mut turns: Vec<_> = (0..1500).map(take).collect();
     turns.first().unwrap().begun().await.unwrap();
     fastrand::Rng::with_seed(4).shuffle(&mut turns);
     drop(turns);
-    // SAFETY: the stream lives.
-    unsafe { raw.cuda.stream_synchronize(stream) }.unwrap();
-    // SAFETY: made above; nothing is under way.
-    unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
+    for stream in streams {
+        // SAFETY: the stream lives.
+        unsafe { raw.cuda.stream_synchronize(stream) }.unwrap();
+        // SAFETY: made above; nothing is under way.
+        unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
+    }
 }
