@@ -100,11 +100,16 @@ impl<T: Transport> Over<'_, T> {
         needs.direct.count(key);
         let bytes = plan.length();
         let moved = outcome.map(|(digests, durability)| {
-            let counter = match direction {
-                Direction::Write => &needs.counters.delivered_bytes,
-                Direction::Read => &needs.counters.stored_bytes,
-            };
-            counter.fetch_add(bytes, Ordering::Relaxed);
+            match plan.work {
+                // Counted as the engine verified them.
+                DirectWork::Get(..) => {}
+                DirectWork::Gather(..) => {
+                    needs.counters.delivered_bytes.fetch_add(bytes, Ordering::Relaxed);
+                }
+                DirectWork::Put(..) => {
+                    needs.counters.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+                }
+            }
             Receipt {
                 transfer: plan.work.transfer(),
                 bytes,

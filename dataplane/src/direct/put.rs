@@ -1,9 +1,9 @@
 //! PUT: the client's memory → leases → extents, but for what [`land`](super::land) takes.
 //!
-//! Sketch, per MiB: one RDMA READ, or one copy, into a lease, one pass of CRC32C per block and one of each digest
-//! asked for, one device write from the same lease. Up to
-//! [`READS_IN_FLIGHT`] READs run ahead of the drive. MD5 and SHA run on a blocking thread, a
-//! piece at a time, and bound the transfer where they are asked for.
+//! Sketch, per MiB: one RDMA READ, or one copy, into a lease, one pass of CRC32C per block and one
+//! of each digest asked for, one device write from the same lease. Up to [`READS_IN_FLIGHT`] READs
+//! run ahead of the drive. MD5 and SHA run on a blocking thread, a piece at a time, and bound the
+//! transfer where they are asked for.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,9 @@ use super::execute::Needs;
 use super::land::{self, Landed};
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Turn, begin_chunk, next_piece, publish};
+use crate::engine::{Turn, begin_chunk, publish};
 use crate::node::{DirectError, TransferError};
-use crate::store::{BlobStore, Piece, StagedChunk, StoreError};
+use crate::store::{BlobStore, Piece, StagedChunk, StoreError, next_piece};
 
 /// Pieces being read ahead of the one that is written.
 const READS_IN_FLIGHT: usize = 4;
@@ -77,7 +77,7 @@ pub(super) async fn run<T: Transport>(
     let landed = land(plan, way, needs, &mut cursor).await?;
     let rest = &plan.chunks[landed.chunks.len()..];
     let mut reads = Reads {
-        chunks: rest.iter().map(|chunk| (chunk.length, chunk.length)).collect(),
+        chunks: rest.iter().map(|chunk| (chunk.length, 0)).collect(),
         under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
         cursor,
         way,
@@ -128,7 +128,7 @@ async fn land<T: Transport>(
 
 /// The READs of a transfer, some ahead of the piece being taken.
 struct Reads<'a, T: Transport> {
-    /// Bytes of each chunk, and those of them not asked for yet.
+    /// Bytes of each chunk, and those of them asked for.
     chunks: VecDeque<(u64, u64)>,
     under_way: VecDeque<(T::Posted, usize)>,
     cursor: RemoteCursor,
@@ -149,11 +149,11 @@ impl<T: Transport> Reads<'_, T> {
 
     /// Begins a READ; `false` when there is none left, or no buffer for it.
     async fn begin(&mut self) -> Result<bool, DirectError> {
-        while self.chunks.front().is_some_and(|(_, rest)| *rest == 0) {
+        while self.chunks.front().is_some_and(|(whole, at)| at == whole) {
             self.chunks.pop_front();
         }
-        let Some((whole, rest)) = self.chunks.front_mut() else { return Ok(false) };
-        let (class, length) = next_piece(*whole, *rest, self.pool);
+        let Some((whole, at)) = self.chunks.front_mut() else { return Ok(false) };
+        let (class, length) = next_piece(*at, *whole, self.pool);
         // One that holds buffers must not wait for more: two such would wait for each other.
         let lease = match self.under_way.is_empty() {
             true => self.pool.lease(class).await,
@@ -162,7 +162,7 @@ impl<T: Transport> Reads<'_, T> {
                 None => return Ok(false),
             },
         };
-        *rest -= length as u64;
+        *at += length as u64;
         let runs = self.cursor.take(length as u32);
         let mut batch = T::Batch::default();
         self.way.read(&mut batch, lease, &runs);

@@ -41,7 +41,7 @@ pub(crate) use admission::{Admission, Turn};
 pub(crate) use gather::{Gathering, Run, Step};
 pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
-pub(crate) use put::{begin_chunk, next_piece, publish};
+pub(crate) use put::{begin_chunk, publish};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

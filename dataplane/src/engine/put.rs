@@ -10,16 +10,14 @@
 use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
-use keyway_fabric::memory::{LeaseClass, LeasePool};
+use keyway_fabric::memory::LeasePool;
 use keyway_proto::unit::CHUNK_BYTES_MAX;
 use keyway_proto::{ChunkSpec, Durability, KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
 
 use super::digest::Digester;
 use crate::node::{Body, TransferError};
 use crate::store::tier::MemoryTier;
-use crate::store::{
-    BlobStore, ChunkWriter, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk, StoreError,
-};
+use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError, next_piece};
 
 pub(super) async fn run(
     plan: &PutPlan,
@@ -44,10 +42,10 @@ pub(super) async fn run(
     for chunk in &plan.chunks {
         let (mut writer, of_chunk) = begin_chunk(*chunk, plan, store, tier).await?;
         durability = durability.min(of_chunk);
-        let mut rest = chunk.length;
-        while rest > 0 {
-            let piece = source.piece(chunk.length, rest, pool).await?;
-            rest -= piece.len() as u64;
+        let mut at = 0;
+        while at < chunk.length {
+            let piece = source.piece(at, chunk.length, pool).await?;
+            at += piece.len() as u64;
             writer.write(piece).await?;
         }
         seals.push(writer.seal());
@@ -110,18 +108,18 @@ struct Source {
 }
 
 impl Source {
-    /// The next piece of a chunk of `length` bytes, of which `rest` are missing.
+    /// The piece at `at` of a chunk of `length` bytes.
     async fn piece(
         &mut self,
+        at: u64,
         length: u64,
-        rest: u64,
         pool: &LeasePool,
     ) -> Result<Piece, TransferError> {
         // The body first: a client that is not sending holds no lease.
         if self.frame.is_empty() {
             self.receive().await?;
         }
-        let (class, room) = next_piece(length, rest, pool);
+        let (class, room) = next_piece(at, length, pool);
         let mut piece = Piece::new(pool.lease(class).await, room);
         loop {
             let taken = piece.append(&self.frame);
@@ -158,61 +156,5 @@ impl Source {
             }
         }
         Ok(self.digester)
-    }
-}
-
-/// The next piece of a chunk of `length` bytes, of which `rest` are missing: its buffer, and its
-/// bytes.
-pub(crate) fn next_piece(length: u64, rest: u64, pool: &LeasePool) -> (LeaseClass, usize) {
-    cut(length, rest, pool.is_scarce(LeaseClass::Unit))
-}
-
-/// Buffers may be scarce for one piece and not for the next. So pieces are cut at multiples of
-/// their size in the chunk: none crosses a multiple of [`PIECE_BYTES_MAX`], behind which the store
-/// may hold another chunk's bytes.
-fn cut(length: u64, rest: u64, is_scarce: bool) -> (LeaseClass, usize) {
-    let fitting = |room: u64| {
-        let class = LeaseClass::fitting(room as usize).expect("a piece fits a lease");
-        (class, room as usize)
-    };
-    if length <= SINGLE_PIECE_BYTES_MAX {
-        return fitting(rest);
-    }
-    let class = if is_scarce { LeaseClass::Medium } else { LeaseClass::Unit };
-    let size = class.bytes() as u64;
-    let at = length - rest;
-    fitting((size - at % size).min(rest))
-}
-
-#[cfg(test)]
-mod tests {
-    use keyway_proto::unit::BLOCK_BYTES;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::store::PIECE_BYTES_MAX;
-
-    proptest! {
-        /// However buffers come and go, pieces are whole blocks but for the last, and lie in
-        /// one window of the chunk.
-        #[test]
-        fn pieces_never_cross_a_window(
-            length in 1..=CHUNK_BYTES_MAX,
-            scarce in prop::collection::vec(any::<bool>(), 64),
-        ) {
-            let window = PIECE_BYTES_MAX as u64;
-            let (mut rest, mut pieces) = (length, 0);
-            while rest > 0 {
-                let at = length - rest;
-                let (class, bytes) = cut(length, rest, scarce[pieces % scarce.len()]);
-                let bytes = bytes as u64;
-                prop_assert!(bytes >= 1 && bytes <= rest && bytes <= class.bytes() as u64);
-                prop_assert_eq!(at / window, (at + bytes - 1) / window);
-                prop_assert!(bytes == rest || bytes.is_multiple_of(BLOCK_BYTES));
-                rest -= bytes;
-                pieces += 1;
-            }
-            prop_assert!(length > SINGLE_PIECE_BYTES_MAX || pieces == 1);
-        }
     }
 }

@@ -204,7 +204,8 @@ async fn transfers_cannot_lock_each_other_out_of_memory() {
     lock_out(5 * MIB).await;
 }
 
-async fn lock_out(tier_bytes: u64) {
+/// A node on disk, with buffers of `pool_bytes`, as few as there can be with 0.
+async fn node_on_disk(pool_bytes: usize, tier_bytes: u64) -> (tempfile::TempDir, Arc<LocalNode>) {
     let beside_the_build = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::TempDir::with_prefix_in("node-", beside_the_build).expect("a directory");
     let config = NodeConfig {
@@ -212,29 +213,39 @@ async fn lock_out(tier_bytes: u64) {
             dir: dir.path().to_owned(),
             capacity_bytes: Some(512 * MIB),
             volume_bytes: 128 * MIB,
-            pool_bytes: 0,
+            pool_bytes,
             ..Default::default()
         },
         tier: crate::store::tier::TierConfig { size_bytes: tier_bytes, ..Default::default() },
         ..NodeConfig::default()
     };
     let node = LocalNode::open(config).await.expect("opened");
+    (dir, node)
+}
+
+/// What is delivered is this; a consumer that holds one frame at a time.
+async fn compare(mut delivery: Delivery, bytes: &Bytes) {
+    let mut at = 0;
+    while let Some(frame) = delivery.body.next().await {
+        let frame = frame.expect("whole");
+        assert!(bytes[at..].starts_with(&frame), "other bytes at {at}");
+        at += frame.len();
+        drop(frame);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(at, bytes.len());
+}
+
+async fn lock_out(tier_bytes: u64) {
+    let (_dir, node) = node_on_disk(0, tier_bytes).await;
     let transfer = |number: u64| {
         let node = Arc::clone(&node);
         async move {
             let length = [3 * MIB + number, 200 * KIB, 700 * KIB, 4 * KIB][number as usize % 4];
             let (bytes, plan) = (content(length), put_plan(length));
             node.put(plan.clone(), body(&bytes, 70_000)).await.expect("stored");
-            let mut delivery = node.get(get_plan(&plan)).await.expect("here");
-            let mut at = 0;
-            while let Some(frame) = delivery.body.next().await {
-                let frame = frame.expect("whole");
-                assert!(bytes[at..].starts_with(&frame));
-                at += frame.len();
-                drop(frame);
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(at as u64, length);
+            let delivery = node.get(get_plan(&plan)).await.expect("here");
+            compare(delivery, &bytes).await;
         }
     };
     let all = futures::future::join_all((0..64).map(|number| tokio::spawn(transfer(number))));
@@ -265,4 +276,37 @@ async fn dropped_puts_leave_nothing() {
     }
     assert_eq!((node.stats().transfers, node.stats().pool.leased_bytes), (0, 0));
     assert_eq!((node.stats().store.chunks, node.stats().store.free_bytes), (0, CAPACITY));
+}
+
+/// Where free space lies in single units, and buffers are scarce for some pieces of a PUT and not
+/// for others, no chunk is written into another's units.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_stay_apart_in_fragments() {
+    let (_dir, node) = node_on_disk(8 << 20, 0).await;
+    let put = |seed: u8, length: u64| {
+        let node = Arc::clone(&node);
+        async move {
+            let bytes: Bytes = content(length).iter().map(|byte| byte ^ seed).collect();
+            let plan = put_plan(length);
+            let frames = body(&bytes, 70_000).then(|frame| async {
+                tokio::task::yield_now().await;
+                frame
+            });
+            node.put(plan.clone(), Box::pin(frames)).await.expect("stored");
+            (plan, bytes)
+        }
+    };
+    let single: Vec<_> =
+        stream::iter(0..400).map(|seed| put(seed as u8, MIB)).buffered(8).collect().await;
+    let (kept, gone): (Vec<_>, Vec<_>) =
+        single.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    let gone: Vec<_> = gone.iter().map(|(_, (plan, _))| plan.chunks[0].id).collect();
+    node.release(&gone).await.expect("released");
+    let large = (0..16).map(|seed| tokio::spawn(put(!seed, 11 * MIB + u64::from(seed) * 90_001)));
+    let large = futures::future::try_join_all(large).await.expect("no transfer failed");
+    for (plan, bytes) in kept.into_iter().map(|(_, chunk)| chunk).chain(large) {
+        let delivery = node.get(get_plan(&plan)).await.expect("here");
+        compare(delivery, &bytes).await;
+    }
+    node.close().await;
 }

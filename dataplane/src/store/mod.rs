@@ -32,7 +32,7 @@ pub use config::{AccessMode, StoreConfig};
 pub use fetched::{Fetched, Sums};
 pub use frame::Frame;
 pub use piece::{
-    PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, read_class,
+    PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, next_piece, read_class,
     verify_blocks,
 };
 

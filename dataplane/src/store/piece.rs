@@ -4,7 +4,7 @@
 //! complete, while the block is still in the processor's cache.
 
 use crc_fast::CrcAlgorithm;
-use keyway_fabric::memory::{Lease, LeaseClass};
+use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, ChunkId};
 
@@ -106,6 +106,26 @@ impl Piece {
     }
 }
 
+/// The piece at `at` of a chunk of `length` bytes that is written: its buffer, and its bytes.
+pub fn next_piece(at: u64, length: u64, pool: &LeasePool) -> (LeaseClass, usize) {
+    cut(at, length, pool.is_scarce(LeaseClass::Unit))
+}
+
+/// Buffers may be scarce for one piece and not for the next. So pieces are cut at multiples of
+/// their size in the chunk: none crosses a multiple of [`PIECE_BYTES_MAX`], behind which the store
+/// may hold another chunk's bytes.
+fn cut(at: u64, length: u64, is_scarce: bool) -> (LeaseClass, usize) {
+    let room = if length <= SINGLE_PIECE_BYTES_MAX {
+        length - at
+    } else {
+        let class = if is_scarce { LeaseClass::Medium } else { LeaseClass::Unit };
+        let size = class.bytes() as u64;
+        (size - at % size).min(length - at)
+    };
+    let room = room as usize;
+    (LeaseClass::fitting(room).expect("a piece fits a lease"), room)
+}
+
 /// The CRC32C that is stored for a block.
 pub fn block_sum(block: &[u8]) -> u32 {
     // A 32-bit algorithm's value lies in the low half.
@@ -150,7 +170,7 @@ pub fn verify_blocks(
 
 #[cfg(test)]
 mod tests {
-    use keyway_fabric::memory::LeasePool;
+    use keyway_proto::unit::CHUNK_BYTES_MAX;
     use proptest::prelude::*;
 
     use super::*;
@@ -178,6 +198,27 @@ mod tests {
             let mut bent = bytes;
             bent[length / 2] ^= 1;
             prop_assert!(verify_blocks(id, 0, &bent, &sums).is_err());
+        }
+
+        /// However buffers come and go, pieces are whole blocks but for the last, and lie in
+        /// one window of the chunk.
+        #[test]
+        fn pieces_never_cross_a_window(
+            length in 1..=CHUNK_BYTES_MAX,
+            scarce in prop::collection::vec(any::<bool>(), 64),
+        ) {
+            let window = PIECE_BYTES_MAX as u64;
+            let (mut at, mut pieces) = (0, 0);
+            while at < length {
+                let (class, bytes) = cut(at, length, scarce[pieces % scarce.len()]);
+                let bytes = bytes as u64;
+                prop_assert!(bytes >= 1 && bytes <= length - at && bytes <= class.bytes() as u64);
+                prop_assert_eq!(at / window, (at + bytes - 1) / window);
+                at += bytes;
+                prop_assert!(at == length || bytes.is_multiple_of(BLOCK_BYTES));
+                pieces += 1;
+            }
+            prop_assert!(length > SINGLE_PIECE_BYTES_MAX || pieces == 1);
         }
     }
 

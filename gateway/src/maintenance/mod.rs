@@ -1,11 +1,11 @@
 //! What runs beside the requests: chunks that nothing names are released, and what is not
 //! durable is followed until it is.
 //!
-//! [`settler`] asks the nodes about what was answered from their memory. [`reaper`] takes what the catalog gave up (overwritten, deleted, aborted) to its node.
-//! [`sweeper`] finds what the catalog never knew: chunks that were durable when their gateway
-//! died before it could publish them. It condemns them in the catalog first, which is the
-//! point from which no publication can come, and leaves the rest to the reaper. Nobody asks
-//! the node to release a chunk in any other way.
+//! [`settler`] asks the nodes about what was answered from their memory. [`reaper`] takes what the
+//! catalog gave up (overwritten, deleted, aborted) to its node. [`sweeper`] finds what the catalog
+//! never knew: chunks that were durable when their gateway died before it could publish them. It
+//! condemns them in the catalog first, which is the point from which no publication can come, and
+//! leaves the rest to the reaper. Nobody asks the node to release a chunk in any other way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use keyway_fabric::memory::LeaseClass;
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 use tokio::sync::mpsc;
@@ -21,7 +20,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::behind::Dirty;
 use super::index::Reason;
-use crate::store::{PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, StagedChunk, StoreError};
+use crate::store::{Piece, StagedChunk, StoreError, next_piece};
 
 /// Chunks on their way to the device at once.
 const FLUSHES_MAX: usize = 8;
@@ -119,24 +118,15 @@ impl Shared {
     /// The piece that begins at `at`, compared with the sums that are known of it; those that
     /// are not are noted.
     async fn piece(&self, dirty: &Dirty, at: u64) -> Result<Piece, StoreError> {
-        let rest = dirty.entry.length() - at;
-        let class = if rest <= SINGLE_PIECE_BYTES_MAX {
-            LeaseClass::fitting(rest as usize).expect("a single piece fits a lease")
-        } else if self.pool.is_scarce(LeaseClass::Unit) {
-            LeaseClass::Medium
-        } else {
-            LeaseClass::Unit
-        };
-        let window = PIECE_BYTES_MAX as u64;
-        let length = rest.min(class.bytes() as u64).min(window - at % window);
+        let (class, length) = next_piece(at, dirty.entry.length(), &self.pool);
         let mut lease = self.pool.lease(class).await;
         let entry = Arc::clone(&dirty.entry);
         let damaged = StoreError::Damaged { chunk: entry.id(), offset: at };
         let summing = tokio::task::spawn_blocking(move || {
-            let range = ByteRange::new(at, length)?;
-            let frame = entry.frame(range).filter(|frame| frame.len() as u64 == length)?;
-            lease[..length as usize].copy_from_slice(&frame);
-            let piece = Piece::landed(lease, length as usize);
+            let range = ByteRange::new(at, length as u64)?;
+            let frame = entry.frame(range).filter(|frame| frame.len() == length)?;
+            lease[..length].copy_from_slice(&frame);
+            let piece = Piece::landed(lease, length);
             let blocks = piece.bytes().chunks(BLOCK_BYTES as usize).zip(piece.sums());
             for (block, (bytes, sum)) in blocks.enumerate() {
                 if !entry.check_block(at + block as u64 * BLOCK_BYTES, bytes, *sum) {

@@ -33,8 +33,13 @@ impl Declined {
 
 const FATES: [Relinquished; 4] =
     [Relinquished::Invalidated, Relinquished::Quiet, Relinquished::Fenced, Relinquished::Unknown];
-const PATHS: [Option<TransferPath>; 3] =
-    [None, Some(TransferPath::VerbsHost), Some(TransferPath::VerbsGpu)];
+const PATHS: [Option<TransferPath>; 5] = [
+    None,
+    Some(TransferPath::VerbsHost),
+    Some(TransferPath::VerbsGpu),
+    Some(TransferPath::IpcHost),
+    Some(TransferPath::IpcGpu),
+];
 
 /// Counters of a gateway's direct transfers since its start.
 #[derive(Default)]
@@ -55,7 +60,7 @@ pub struct DirectStats {
 impl DirectCounts {
     /// A transfer ended, by `path` if it moved its bytes.
     pub(super) fn count_transfer(&self, path: Option<TransferPath>, key: Relinquished) {
-        // A path that is not listed cannot come: receipts name the two.
+        // A path that is not listed cannot come: HTTP knows no key.
         let path = PATHS.iter().position(|known| *known == path).unwrap_or(0);
         let fate = FATES.iter().position(|known| *known == key).unwrap_or(FATES.len() - 1);
         self.transfers[path][fate].fetch_add(1, Ordering::Relaxed);
@@ -91,6 +96,7 @@ mod tests {
     fn everything_is_counted_under_its_name() {
         let counts = DirectCounts::default();
         counts.count_transfer(Some(TransferPath::VerbsGpu), Relinquished::Fenced);
+        counts.count_transfer(Some(TransferPath::IpcGpu), Relinquished::Quiet);
         counts.count_transfer(None, Relinquished::Quiet);
         for why in Declined::ALL {
             counts.count_declined(why);
@@ -98,8 +104,9 @@ mod tests {
         counts.count_declined(Declined::OtherNode);
         let stats = counts.stats();
         assert!(stats.transfers.contains(&("verbs-gpu", "fenced", 1)));
+        assert!(stats.transfers.contains(&("ipc-gpu", "quiet", 1)));
         assert!(stats.transfers.contains(&("none", "quiet", 1)));
-        assert_eq!(stats.transfers.iter().map(|(_, _, count)| count).sum::<u64>(), 2);
+        assert_eq!(stats.transfers.iter().map(|(_, _, count)| count).sum::<u64>(), 3);
         assert_eq!(stats.declined, [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1)]);
     }
 }
