@@ -7,6 +7,8 @@ mode=${1:-run}
 pack=${2:-target/gpu-pack}
 profile="${CARGO_TARGET_DIR:-target}/debug"
 venv=target/venv-keyway
+# Tests of the whole program that use a GPU where there is one.
+integration=(client_gpu ipc_client ipc_crash ipc_ranges memory_first)
 # Packages that pytest needs and that are Python alone.
 vendored=(_pytest pytest pluggy iniconfig packaging pygments)
 
@@ -30,7 +32,7 @@ esac
 # The whole workspace, as `make test` builds it: the same features, nothing twice.
 cargo build --ignore-rust-version --workspace --lib --bins
 built=$(cargo test --ignore-rust-version --workspace --no-run --message-format=json \
-  --test gpu --test ipc_client --test client_gpu --test ipc_crash)
+  --test gpu "${integration[@]/#/--test=}")
 
 rm -rf "$pack"
 mkdir -p "$pack/tests" "$pack/python/tests"
@@ -38,9 +40,9 @@ cp integration-tests/scripts/gpu-suite.sh "$pack/run.sh"
 take "$profile/keyway" keyway
 take "$(test_program gpu dataplane/fabric)" tests/fabric
 take "$(test_program gpu client-sdk)" tests/client
-take "$(test_program client_gpu integration-tests)" tests/client_gpu
-take "$(test_program ipc_client integration-tests)" tests/ipc_client
-take "$(test_program ipc_crash integration-tests)" tests/ipc_crash
+for name in "${integration[@]}"; do
+  take "$(test_program "$name" integration-tests)" "tests/$name"
+done
 cp -r client-sdk/python/python/keyway "$pack/python/keyway"
 take "$profile/lib_keyway.so" python/keyway/_keyway.abi3.so
 cp client-sdk/python/tests/{conftest,test_gpu,test_torch,test_training}.py "$pack/python/tests"

@@ -20,7 +20,7 @@
 
 #[path = "ipc_crash/memory.rs"]
 mod memory;
-#[path = "ipc_crash/survivor.rs"]
+#[path = "common/survivor.rs"]
 mod survivor;
 #[path = "ipc_crash/victim.rs"]
 mod victim;
@@ -39,8 +39,8 @@ use keyway_integration_tests::process::{
 use keyway_integration_tests::seed::{knob, payload, seed};
 use tokio::sync::Mutex;
 
-use memory::{Buffer, Place};
-use survivor::{Caller, Ends, Watched, transfer};
+use memory::{Buffer, Place, transfer};
+use survivor::{Caller, Ends, Lent as _, Watched};
 use victim::{Told, Victim};
 
 const BUCKET: &str = "crash";
@@ -86,7 +86,7 @@ async fn bystander(
     let mut memory = Buffer::new(place, SMALL_BYTES)?;
     let expected = payload(1, SMALL_BYTES);
     while !stop.load(Ordering::Relaxed) {
-        let got = memory.fill(client.get_object(BUCKET, "small")).await?;
+        let got = memory.fetch(client.get_object(BUCKET, "small")).await?;
         ensure!(memory.content()? == expected, "other bytes");
         ensure!(got.path == place.path() && got.retries == 0, "{}", got.path);
         served.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,7 @@ async fn first_client(url: &str, place: Place, key: &str, object: &[u8]) -> Resu
     client.create_bucket(BUCKET).await?;
     let mut buffer = Buffer::holding(place, object)?;
     client.put_object(BUCKET, key).body(buffer.body()?).send().await?;
-    buffer.fill(client.get_object(BUCKET, key)).await?;
+    buffer.fetch(client.get_object(BUCKET, key)).await?;
     Ok(())
 }
 
@@ -223,7 +223,7 @@ async fn service_dies(place: Place) -> Result<()> {
     let ours_at_first = Holdings { sockets, ..Holdings::default() };
 
     let client = builder(&split.gateway.url, place).retry(RetryPolicy::NONE).build()?;
-    let (mut watched, mut ends) = (Watched::default(), Ends::default());
+    let (mut watched, mut ends) = (Watched::none(), Ends::default());
     let (started, mut amid) = (Instant::now(), 0);
     for cycle in 0..cycles {
         let kills_gateway = cycle % 4 == 0;
@@ -284,7 +284,7 @@ async fn recovers(client: &Client, place: Place, expected: &[u8]) -> Result<()> 
     let deadline = Instant::now() + PATIENCE;
     let mut memory = Buffer::new(place, expected.len())?;
     loop {
-        match memory.fill(client.get_object(BUCKET, "large")).await {
+        match memory.fetch(client.get_object(BUCKET, "large")).await {
             Ok(got) => {
                 ensure!(memory.content()? == expected, "wrong bytes after the restart");
                 ensure!(got.path == place.path(), "{}", got.path);
@@ -299,7 +299,7 @@ async fn recovers(client: &Client, place: Place, expected: &[u8]) -> Result<()> 
 /// Whether the object is there; if so, all of it must be.
 async fn is_whole(client: &Client, place: Place, key: &str, expected: &[u8]) -> Result<bool> {
     let mut memory = Buffer::new(place, expected.len())?;
-    match memory.fill(client.get_object(BUCKET, key)).await {
+    match memory.fetch(client.get_object(BUCKET, key)).await {
         Ok(got) => {
             let is_right = got.bytes == expected.len() as u64 && memory.content()? == expected;
             ensure!(is_right, "{key} has {} bytes, not those sent", got.bytes);

@@ -22,6 +22,8 @@
 mod caller;
 #[path = "rdma_crash/service.rs"]
 mod service;
+#[path = "common/survivor.rs"]
+mod survivor;
 #[path = "rdma_crash/wiretap.rs"]
 mod wiretap;
 
@@ -43,8 +45,9 @@ use keyway_integration_tests::rdma;
 use keyway_integration_tests::seed::{knob, payload, seed};
 use keyway_proto::{KeyStrength, TransferPath};
 
-use caller::{Caller, Ends, Watched, transfer};
+use caller::transfer;
 use service::{kernel_holds, kernel_is_idle, node_settings, serve};
+use survivor::{Caller, Ends, Watched};
 use wiretap::Wiretap;
 
 const BUCKET: &str = "crash";
@@ -255,7 +258,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     client.put_object(BUCKET, "large").body(object.to_vec()).send().await?;
     let at_first = kernel_holds("rxe0")?;
 
-    let (mut watched, mut ends) = (Watched::default(), Ends::default());
+    let (mut watched, mut ends) = (Watched::none(), Ends::default());
     let started = Instant::now();
     for cycle in 0..cycles {
         let kills_gateway = cycle % 2 == 0;

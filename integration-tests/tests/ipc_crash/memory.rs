@@ -1,12 +1,19 @@
-//! Memory that a node of the host can map: the host's, or a GPU's.
+//! Memory that a node of the host can map, the host's or a GPU's, and transfers of it under
+//! which somebody dies.
 
+use std::borrow::Cow;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context as _, Result, bail};
-use keyway_client::{ClientError, DeviceBuffer, GetObject, GetOutcome, Gpu, HostBuffer, PutBody};
+use anyhow::{Context as _, Result, bail, ensure};
+use keyway_client::{
+    Client, ClientError, DeviceBuffer, GetObject, GetOutcome, Gpu, HostBuffer, PutBody,
+};
 use keyway_integration_tests::skip::skipped;
 use keyway_proto::TransferPath;
+
+use super::survivor::{Caller, Lent};
+use super::{BUCKET, PATIENCE};
 
 /// Where objects are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,17 +104,6 @@ impl Buffer {
         Ok(())
     }
 
-    pub(crate) fn content(&self) -> Result<Vec<u8>> {
-        Ok(match self {
-            Self::Host(buffer) => buffer.bytes()?.to_vec(),
-            Self::Gpu(buffer) => {
-                let mut content = vec![0; buffer.len()];
-                buffer.read(0, &mut content)?;
-                content
-            }
-        })
-    }
-
     pub(crate) fn body(&mut self) -> Result<PutBody> {
         Ok(match self {
             Self::Host(buffer) => buffer.slice(..)?.into(),
@@ -116,7 +112,7 @@ impl Buffer {
     }
 
     /// Fills it with an object.
-    pub(crate) async fn fill(&mut self, get: GetObject) -> Result<GetOutcome<()>, ClientError> {
+    pub(crate) async fn fetch(&mut self, get: GetObject) -> Result<GetOutcome<()>, ClientError> {
         match self {
             Self::Host(buffer) => {
                 let target = buffer.slice_mut(..).expect("nobody has it");
@@ -126,6 +122,55 @@ impl Buffer {
                 let target = buffer.slice_mut(..).expect("nobody has it");
                 get.into(target).await.map(|got| got.map(drop)).map_err(|failed| failed.error)
             }
+        }
+    }
+}
+
+impl Lent for Buffer {
+    fn fill(&mut self, byte: u8) -> Result<()> {
+        match self {
+            Self::Host(buffer) => buffer.bytes_mut()?.fill(byte),
+            Self::Gpu(buffer) => buffer.write(0, &vec![byte; buffer.len()])?,
+        }
+        Ok(())
+    }
+
+    fn content(&self) -> Result<Cow<'_, [u8]>> {
+        Ok(match self {
+            Self::Host(buffer) => buffer.bytes()?.into(),
+            Self::Gpu(buffer) => {
+                let mut content = vec![0; buffer.len()];
+                buffer.read(0, &mut content)?;
+                content.into()
+            }
+        })
+    }
+}
+
+/// One PUT of the object under a key of its own, or a GET of the large one; and the buffer, which
+/// was given back.
+pub(crate) async fn transfer(
+    client: Client,
+    place: Place,
+    caller: Caller,
+    put: Option<String>,
+    object: Arc<Vec<u8>>,
+) -> Result<(Buffer, Result<(), ClientError>)> {
+    let deadline = caller.deadline(PATIENCE);
+    match put {
+        Some(key) => {
+            let mut buffer = Buffer::holding(place, &object)?;
+            let put = client.put_object(BUCKET, &key).body(buffer.body()?);
+            let ended = put.deadline(deadline).send().await.map(drop);
+            Ok((buffer, ended))
+        }
+        None => {
+            let mut buffer = Buffer::new(place, object.len())?;
+            let got = buffer.fetch(client.get_object(BUCKET, "large").deadline(deadline)).await;
+            if got.is_ok() {
+                ensure!(*buffer.content()? == **object, "wrong bytes, said to be right");
+            }
+            Ok((buffer, got.map(drop)))
         }
     }
 }

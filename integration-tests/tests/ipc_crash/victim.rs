@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::memory::{Buffer, Place};
+use super::survivor::Lent as _;
 use super::{BUCKET, PATIENCE, SMALL_BYTES, builder};
 
 /// What calls it: the endpoint, where it holds objects, its number, and its seed.
@@ -145,7 +146,7 @@ async fn read(client: Client, place: Place, mut random: Rng) -> Result<()> {
         if random.bool() {
             kept = Buffer::new(place, SMALL_BYTES)?;
         }
-        kept.fill(get).await?;
+        kept.fetch(get).await?;
         ensure!(kept.content()? == expected, "other bytes");
         println!("\ngot");
     }
@@ -256,7 +257,7 @@ impl Told {
         let (mut stored, mut begun, mut absent) = (0, 0, 0);
         let mut memory = Buffer::new(place, PUT_BYTES_MAX as usize)?;
         for (key, versions) in &self.objects {
-            let found = match memory.fill(client.get_object(BUCKET, key)).await {
+            let found = match memory.fetch(client.get_object(BUCKET, key)).await {
                 Ok(got) => Some(memory.content()?[..got.bytes as usize].to_vec()),
                 Err(error) if error.is_not_found() => None,
                 Err(error) => return Err(error).with_context(|| format!("reading {key}")),

@@ -1,14 +1,12 @@
-//! A client under whose transfers somebody dies, and the buffers that it gets back.
+//! Clients under whose transfers somebody dies: how their transfers end, and the buffers that
+//! they get back.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use keyway_client::{Client, ClientError};
-
-use super::memory::{Buffer, Place};
-use super::{BUCKET, PATIENCE};
+use keyway_client::ClientError;
 
 /// Buffers that are watched for late bytes after they were given back.
 const WATCHED_MAX: usize = 8;
@@ -47,7 +45,7 @@ impl Ends {
 /// Whom a transfer is made by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Through the door, or not at all.
+    /// By the path under test, or not at all.
     Strict,
     /// Over HTTP in the end, after retries that last longer than a restart.
     Patient,
@@ -55,43 +53,35 @@ pub(crate) enum Caller {
     Hasty(Duration),
 }
 
-/// One PUT of the object under a key of its own, or a GET of the large one; and the buffer, which
-/// was given back.
-pub(crate) async fn transfer(
-    client: Client,
-    place: Place,
-    caller: Caller,
-    put: Option<String>,
-    object: Arc<Vec<u8>>,
-) -> Result<(Buffer, Result<(), ClientError>)> {
-    let deadline = if let Caller::Hasty(deadline) = caller { deadline } else { PATIENCE };
-    match put {
-        Some(key) => {
-            let mut buffer = Buffer::holding(place, &object)?;
-            let put = client.put_object(BUCKET, &key).body(buffer.body()?);
-            let ended = put.deadline(deadline).send().await.map(drop);
-            Ok((buffer, ended))
-        }
-        None => {
-            let mut buffer = Buffer::new(place, object.len())?;
-            let got = buffer.fill(client.get_object(BUCKET, "large").deadline(deadline)).await;
-            if got.is_ok() {
-                ensure!(buffer.content()? == *object, "wrong bytes, said to be right");
-            }
-            Ok((buffer, got.map(drop)))
+impl Caller {
+    /// How long it waits, where nobody waits longer than `patience`.
+    pub(crate) fn deadline(self, patience: Duration) -> Duration {
+        match self {
+            Self::Hasty(deadline) => deadline,
+            Self::Strict | Self::Patient => patience,
         }
     }
 }
 
-/// Buffers that were given back, overwritten since, and must not change any more.
-#[derive(Default)]
-pub(crate) struct Watched(VecDeque<Buffer>);
+/// Memory that is lent to transfers.
+pub(crate) trait Lent {
+    /// Sets every byte; fails while a transfer has it.
+    fn fill(&mut self, byte: u8) -> Result<()>;
 
-impl Watched {
+    fn content(&self) -> Result<Cow<'_, [u8]>>;
+}
+
+/// Buffers that were given back, overwritten since, and must not change any more.
+pub(crate) struct Watched<B>(VecDeque<B>);
+
+impl<B: Lent> Watched<B> {
+    pub(crate) fn none() -> Self {
+        Self(VecDeque::new())
+    }
+
     /// Takes a buffer that a transfer gave back.
-    pub(crate) fn add(&mut self, mut buffer: Buffer) -> Result<()> {
-        let bytes = buffer.content().context("the buffer is back, but lent")?.len();
-        buffer.write(&vec![CANARY; bytes]).context("the buffer is back, but lent")?;
+    pub(crate) fn add(&mut self, mut buffer: B) -> Result<()> {
+        buffer.fill(CANARY).context("the buffer is back, but lent")?;
         self.0.push_back(buffer);
         self.check()?;
         self.0.drain(..self.0.len().saturating_sub(WATCHED_MAX));
