@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use keyway_fabric::gpu::{CopyBatch, CopyQueue, Gpu, GpuError, GpuUuid, Pinned};
-use keyway_fabric::memory::{DeviceSlice, LeaseClass, LeasePool};
+use keyway_fabric::memory::{Destination, DeviceSlice, LeaseClass, LeasePool};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -105,7 +105,11 @@ impl Ring {
         batch.keep(Arc::new(slice));
         let done = self.queue.submit(batch).await;
         done.result?;
-        let lease = done.leases.into_iter().next().expect("a batch gives its lease back");
+        let lease = done
+            .destinations
+            .into_iter()
+            .find_map(Destination::into_lease)
+            .expect("a batch gives its lease back");
         Ok(lease.into_bytes(0..length))
     }
 }

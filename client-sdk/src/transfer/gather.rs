@@ -14,12 +14,11 @@ use ::http::StatusCode;
 use keyway_fabric::gpu::StreamTurn;
 use keyway_proto::ranges::RANGES_MAX;
 use keyway_proto::{ByteRange, KeyStrength, TransferPath};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::gathered::Batch;
 use super::landing::GetTarget;
-use super::{Failed, GetObject, ObjectInfo, Stop};
+use super::{Failed, GetObject, ObjectInfo, Stop, crew};
 use crate::error::ClientError;
 use crate::http::Client;
 use crate::rdma::{Fallbacks, Travelled};
@@ -141,10 +140,10 @@ impl Gather {
             Err(error) => return Err(Failed { error, target }),
         };
         let mut batches = VecDeque::with_capacity(spans.len());
-        for (index, span) in spans.into_iter().enumerate() {
+        for span in spans {
             let ranges: Arc<[ByteRange]> = ranges[span].into();
             let bytes: u64 = ranges.iter().map(|range| range.length()).sum();
-            batches.push_back((index, ranges, target.split_to(bytes as usize)));
+            batches.push_back((ranges, target.split_to(bytes as usize)));
         }
         finish(side_by_side(&get, batches, stop).await, target, ours)
     }
@@ -156,37 +155,19 @@ pub(super) type BatchResult<M> = Result<GatherOutcome<M>, Failed<M>>;
 /// Runs requests side by side, and joins what became of them.
 async fn side_by_side<M: GetTarget>(
     get: &GetObject,
-    mut waiting: VecDeque<(usize, Arc<[ByteRange]>, M)>,
+    waiting: VecDeque<(Arc<[ByteRange]>, M)>,
     mut stop: Stop,
 ) -> BatchResult<M> {
     let token = CancellationToken::new();
     stop.token = Some(token.clone());
     let _stop_all = token.clone().drop_guard();
-    let mut done: Vec<Option<BatchResult<M>>> = waiting.iter().map(|_| None).collect();
-    let mut running = JoinSet::new();
-    loop {
-        while running.len() < get.concurrency && !token.is_cancelled() {
-            let Some((index, ranges, memory)) = waiting.pop_front() else { break };
-            let batch = Batch { get: get.clone(), ranges, stop: stop.clone() };
-            running.spawn(async move { (index, batch.run(memory).await) });
-        }
-        match running.join_next().await {
-            None => break,
-            Some(Ok((index, result))) => {
-                if result.is_err() {
-                    token.cancel();
-                }
-                done[index] = Some(result);
-            }
-            // A request ends without its memory by a panic alone, which goes on where it belongs.
-            Some(Err(error)) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => token.cancel(),
-            },
-        }
-    }
-    let given_up = |(_, _, target)| Err(Failed { error: ClientError::GivenUp, target });
-    let all = done.into_iter().flatten().chain(waiting.into_iter().map(given_up));
+    let batch = |(ranges, memory)| {
+        let batch = Batch { get: get.clone(), ranges, stop: stop.clone() };
+        batch.run(memory)
+    };
+    let (done, waiting) = crew::run(waiting, get.concurrency, &token, batch).await;
+    let given_up = |(_, target)| Err(Failed { error: ClientError::GivenUp, target });
+    let all = done.into_iter().chain(waiting.into_iter().map(given_up));
     all.reduce(joined).expect("a gathering has a request")
 }
 

@@ -12,6 +12,7 @@
 //! HEAD and then its parts side by side, each pinned to the HEAD's ETag. What bounds it: the
 //! kernel's loopback or network path, with `concurrency` parts in flight.
 
+mod crew;
 mod direct;
 mod fetch;
 mod gather;

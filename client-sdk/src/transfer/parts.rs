@@ -7,19 +7,18 @@
 use std::collections::VecDeque;
 
 use keyway_proto::{ByteRange, Checksum};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::fetch::{Fetch, Fetched};
 use super::landing::GetTarget;
-use super::{Failed, ObjectInfo};
+use super::{Failed, ObjectInfo, crew};
 use crate::error::ClientError;
 use crate::rdma::Travelled;
 
 type PartResult<M> = Result<Fetched<M>, Failed<M>>;
 
-/// A part that was not begun: its place, its bytes, its memory.
-type Waiting<M> = (usize, ByteRange, M);
+/// A part that was not begun: its bytes, its memory.
+type Waiting<M> = (ByteRange, M);
 
 /// Fetches `range` in parts of `part_bytes`, `concurrency` at a time.
 pub(super) async fn fetch<M: GetTarget>(
@@ -33,30 +32,9 @@ pub(super) async fn fetch<M: GetTarget>(
     fetch.stop.token = Some(token.clone());
     let _stop_parts = token.clone().drop_guard();
 
-    let (mut waiting, rest) = cut(target, range, part_bytes);
-    let mut done: Vec<Option<PartResult<M>>> = waiting.iter().map(|_| None).collect();
-    let mut running = JoinSet::new();
-    loop {
-        while running.len() < concurrency && !token.is_cancelled() {
-            let Some((index, range, piece)) = waiting.pop_front() else { break };
-            let part = fetch.part(range);
-            running.spawn(async move { (index, part.run(piece).await) });
-        }
-        match running.join_next().await {
-            None => break,
-            Some(Ok((index, result))) => {
-                if result.is_err() {
-                    token.cancel();
-                }
-                done[index] = Some(result);
-            }
-            // A part ends without its piece by a panic alone, which goes on where it belongs.
-            Some(Err(error)) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => token.cancel(),
-            },
-        }
-    }
+    let (waiting, rest) = cut(target, range, part_bytes);
+    let part = |(range, piece)| fetch.part(range).run(piece);
+    let (done, waiting) = crew::run(waiting, concurrency, &token, part).await;
     collect(done, waiting, rest)
 }
 
@@ -71,7 +49,7 @@ fn cut<M: GetTarget>(
     while offset < range.end() {
         let length = part_bytes.min(range.end() - offset);
         let part = ByteRange::new(offset, length).expect("lies within a range");
-        waiting.push_back((waiting.len(), part, target.split_to(length as usize)));
+        waiting.push_back((part, target.split_to(length as usize)));
         offset += length;
     }
     (waiting, target)
@@ -79,14 +57,14 @@ fn cut<M: GetTarget>(
 
 /// Joins memory, checksums and counts of all parts; the first failure that is a cause.
 fn collect<M: GetTarget>(
-    done: Vec<Option<PartResult<M>>>,
+    done: Vec<PartResult<M>>,
     waiting: VecDeque<Waiting<M>>,
     rest: M,
 ) -> PartResult<M> {
     let mut pieces = Vec::with_capacity(done.len() + 1);
     let mut failure = None;
     let mut whole: Option<Sum> = None;
-    for result in done.into_iter().flatten() {
+    for result in done {
         match result {
             Ok(Fetched { target, bytes, info, checksum, retries, travelled }) => {
                 pieces.push(target);
@@ -104,7 +82,7 @@ fn collect<M: GetTarget>(
             }
         }
     }
-    pieces.extend(waiting.into_iter().map(|(_, _, piece)| piece));
+    pieces.extend(waiting.into_iter().map(|(_, piece)| piece));
     pieces.push(rest);
     let target = pieces
         .into_iter()

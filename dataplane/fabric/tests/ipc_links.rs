@@ -118,7 +118,7 @@ async fn reads_bring_the_bytes_of_their_windows() {
     batch.read(pool.try_lease(LeaseClass::Page).expect("free"), &windows);
     windows.iter().for_each(|window| batch.end(window.key));
     let landed = rig.node.post(batch).await.expect("copied");
-    assert_eq!(&landed.leases[0][..5], b"abcde");
+    assert_eq!(&landed.destinations[0][..5], b"abcde");
     first.invalidated().await.expect("ended");
     second.invalidated().await.expect("ended");
 }

@@ -12,7 +12,7 @@ use futures::future::{BoxFuture, FutureExt as _, try_join, try_join_all};
 use futures::stream::{FuturesOrdered, StreamExt as _};
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::{Batch, NodeLink};
-use keyway_fabric::memory::Extent;
+use keyway_fabric::memory::{Destination, Extent};
 use keyway_proto::checksum::Hasher;
 use keyway_proto::{Checksum, ChecksumKind, PutPlan, RemoteWindow};
 
@@ -101,11 +101,12 @@ fn begin(
         runs.extend_from_slice(&of_extent);
         // A batch of its own: so each copy gives its own extent back.
         let mut batch = Batch::default();
-        batch.land(open, &of_extent);
+        batch.read(open, &of_extent);
         let (link, posted) = (link.clone(), link.begin(batch)?);
         copies.push(async move {
             let landed = link.landed(posted).await?;
-            let extent = landed.extents.into_iter().next().ok_or(LinkError::Closed)?;
+            let extent = landed.destinations.into_iter().find_map(Destination::into_extent);
+            let extent = extent.ok_or(LinkError::Closed)?;
             Ok::<Extent, LinkError>(extent.filled())
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::{self, MemoryKind, NodeLink};
-use keyway_fabric::memory::Lease;
+use keyway_fabric::memory::{Destination, Lease};
 use keyway_fabric::verbs::{self, Link};
 use keyway_proto::{RemoteKey, RemoteWindow};
 
@@ -179,7 +179,8 @@ impl Transport for NodeLink {
     }
 
     async fn landed(&self, posted: ipc::Posted) -> Result<Vec<Lease>, LinkError> {
-        Ok(NodeLink::landed(self, posted).await?.leases)
+        let landed = NodeLink::landed(self, posted).await?;
+        Ok(landed.destinations.into_iter().filter_map(Destination::into_lease).collect())
     }
 
     async fn drain(&self, windows: &[RemoteWindow]) -> Result<(), LinkError> {

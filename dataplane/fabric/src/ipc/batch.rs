@@ -14,14 +14,13 @@ use tokio::task::JoinHandle;
 
 use crate::LinkError;
 use crate::gpu::{CopyBatch, CopyQueue};
-use crate::memory::{DeviceMapping, Lease, OpenExtent};
+use crate::memory::{Destination, DeviceMapping};
 
 /// What is copied together, in any order, and the keys that end after it.
 #[derive(Default)]
 pub struct Batch {
     pub(super) writes: Vec<(Bytes, u64, RemoteKey)>,
-    pub(super) reads: Vec<(Lease, Vec<RemoteWindow>)>,
-    pub(super) lands: Vec<(OpenExtent, Vec<RemoteWindow>)>,
+    pub(super) reads: Vec<(Destination, Vec<RemoteWindow>)>,
     pub(super) ends: Vec<RemoteKey>,
 }
 
@@ -58,10 +57,8 @@ pub(super) struct Copies {
 /// A batch that was copied.
 #[derive(Debug)]
 pub struct Landed {
-    /// The leases that were read into.
-    pub leases: Vec<Lease>,
-    /// The extents that were read into.
-    pub extents: Vec<OpenExtent>,
+    /// What was read into, in no order.
+    pub destinations: Vec<Destination>,
 }
 
 impl Batch {
@@ -70,24 +67,15 @@ impl Batch {
         self.writes.push((bytes, address, key));
     }
 
-    /// Reads runs of the client's memory into a lease, one behind the other.
+    /// Reads runs of the client's memory, one behind the other, to the front of a destination.
     ///
     /// # Panics
-    /// When the lease is shorter than the runs.
-    pub fn read(&mut self, lease: Lease, runs: &[RemoteWindow]) {
+    /// When the destination is shorter than the runs.
+    pub fn read(&mut self, to: impl Into<Destination>, runs: &[RemoteWindow]) {
+        let to = to.into();
         let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
-        assert!(bytes <= lease.len() as u64, "the lease holds the bytes");
-        self.reads.push((lease, runs.to_vec()));
-    }
-
-    /// Reads runs of the client's memory into an extent, one behind the other.
-    ///
-    /// # Panics
-    /// When the extent is not as long as the runs.
-    pub fn land(&mut self, extent: OpenExtent, runs: &[RemoteWindow]) {
-        let bytes: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
-        assert_eq!(bytes, extent.len() as u64, "the runs fill the extent");
-        self.lands.push((extent, runs.to_vec()));
+        assert!(bytes <= to.len() as u64, "the destination holds the bytes");
+        self.reads.push((to, runs.to_vec()));
     }
 
     /// Ends a key once everything under it is copied.
@@ -97,7 +85,7 @@ impl Batch {
 
     /// Copies in the batch.
     pub fn len(&self) -> usize {
-        self.writes.len() + self.reads.len() + self.lands.len()
+        self.writes.len() + self.reads.len()
     }
 
     /// Whether there is nothing to copy.
@@ -140,7 +128,7 @@ impl Copies {
     pub(super) fn read(
         &mut self,
         state: &State,
-        lease: Lease,
+        to: Destination,
         runs: &[RemoteWindow],
     ) -> Result<(), LinkError> {
         let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
@@ -150,18 +138,18 @@ impl Copies {
         match reached.first().map(|(claim, _)| &claim.region.mapping) {
             None => {}
             Some(Mapping::Host(_)) => {
-                let lease = self.host.lease(lease);
+                let to = self.host.lend(to);
                 for ((claim, offset), run) in reached.into_iter().zip(runs) {
                     self.enter(claim);
                     let Mapping::Host(mapping) = &claim.region.mapping else {
                         return Err(LinkError::Access);
                     };
-                    self.host.read(lease, at, mapping, offset, run.length as usize);
+                    self.host.read(to, at, mapping, offset, run.length as usize);
                     at += run.length as usize;
                 }
             }
             Some(Mapping::Gpu { mapping, queue }) => {
-                let lease = self.gpu(mapping, queue)?.lend(lease);
+                let to = self.gpu(mapping, queue)?.lend(to);
                 for ((claim, offset), run) in reached.into_iter().zip(runs) {
                     self.enter(claim);
                     let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
@@ -169,47 +157,7 @@ impl Copies {
                     };
                     let from = mapping.address() + offset as u64;
                     let batch = self.gpu(mapping, queue)?;
-                    batch.into_lease(from, lease, at, run.length as usize);
-                    at += run.length as usize;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads runs into an extent; they lie as [`read`](Self::read)'s do.
-    pub(super) fn land(
-        &mut self,
-        state: &State,
-        extent: OpenExtent,
-        runs: &[RemoteWindow],
-    ) -> Result<(), LinkError> {
-        let reached = runs.iter().map(|run| state.reach(run, Direction::Read));
-        let reached = reached.collect::<Result<Vec<_>, _>>()?;
-        let mut at = 0;
-        match reached.first().map(|(claim, _)| &claim.region.mapping) {
-            None => {}
-            Some(Mapping::Host(_)) => {
-                let extent = self.host.extent(extent);
-                for ((claim, offset), run) in reached.into_iter().zip(runs) {
-                    self.enter(claim);
-                    let Mapping::Host(mapping) = &claim.region.mapping else {
-                        return Err(LinkError::Access);
-                    };
-                    self.host.land(extent, at, mapping, offset, run.length as usize);
-                    at += run.length as usize;
-                }
-            }
-            Some(Mapping::Gpu { mapping, queue }) => {
-                let extent = self.gpu(mapping, queue)?.lend_extent(extent);
-                for ((claim, offset), run) in reached.into_iter().zip(runs) {
-                    self.enter(claim);
-                    let Mapping::Gpu { mapping, queue } = &claim.region.mapping else {
-                        return Err(LinkError::Access);
-                    };
-                    let from = mapping.address() + offset as u64;
-                    let batch = self.gpu(mapping, queue)?;
-                    batch.into_extent(from, extent, at, run.length as usize);
+                    batch.fill(from, to, at, run.length as usize);
                     at += run.length as usize;
                 }
             }
@@ -248,14 +196,13 @@ impl Copies {
 
     /// Makes the copies, and gives back what was copied into.
     async fn run(mut self) -> Result<Landed, LinkError> {
-        let (mut leases, mut extents) = self.host.run().await;
+        let mut destinations = self.host.run().await;
         if let Some((queue, batch)) = self.gpu {
             let done = queue.submit(batch).await;
             done.result.map_err(|error| LinkError::Adapter(error.to_string().into()))?;
-            leases.extend(done.leases);
-            extents.extend(done.extents);
+            destinations.extend(done.destinations);
         }
         self.passes.clear();
-        Ok(Landed { leases, extents })
+        Ok(Landed { destinations })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::memory::{Lease, OpenExtent, SharedMemory};
+use crate::memory::{Destination, SharedMemory};
 
 /// Bytes that are copied without changing threads: about 25 µs.
 const AT_ONCE_BYTES: usize = 256 << 10;
@@ -25,8 +25,7 @@ pub(super) struct HostCopies {
     /// What the runs' far sides lie in.
     mappings: Vec<Arc<SharedMemory>>,
     bytes: usize,
-    leases: Vec<Lease>,
-    extents: Vec<OpenExtent>,
+    destinations: Vec<Destination>,
 }
 
 /// One copy.
@@ -41,10 +40,8 @@ struct Run {
 enum Near {
     /// From these bytes.
     From(Bytes),
-    /// Into this lease, from this byte on.
-    Into { lease: usize, at: usize },
-    /// Into this extent, from this byte on.
-    Land { extent: usize, at: usize },
+    /// Into this destination, from this byte on.
+    Into { to: usize, at: usize },
 }
 
 impl HostCopies {
@@ -57,48 +54,26 @@ impl HostCopies {
         self.add(Near::From(bytes), mapping, offset, length);
     }
 
-    /// Takes a lease in, for reads that follow.
-    pub(super) fn lease(&mut self, lease: Lease) -> usize {
-        self.leases.push(lease);
-        self.leases.len() - 1
+    /// Takes memory in, for reads that follow.
+    pub(super) fn lend(&mut self, to: Destination) -> usize {
+        self.destinations.push(to);
+        self.destinations.len() - 1
     }
 
-    /// Copies `length` bytes from `offset` of the mapping to byte `at` of a lease.
+    /// Copies `length` bytes from `offset` of the mapping to byte `at` of what was lent.
     ///
     /// # Panics
-    /// When they leave the mapping or the lease.
+    /// When they leave the mapping or the destination.
     pub(super) fn read(
         &mut self,
-        lease: usize,
+        to: usize,
         at: usize,
         mapping: &Arc<SharedMemory>,
         offset: usize,
         length: usize,
     ) {
-        assert!(at + length <= self.leases[lease].len(), "the lease holds the bytes");
-        self.add(Near::Into { lease, at }, mapping, offset, length);
-    }
-
-    /// Takes an extent in, for what lands there.
-    pub(super) fn extent(&mut self, extent: OpenExtent) -> usize {
-        self.extents.push(extent);
-        self.extents.len() - 1
-    }
-
-    /// Copies `length` bytes from `offset` of the mapping to byte `at` of an extent.
-    ///
-    /// # Panics
-    /// When they leave the mapping or the extent.
-    pub(super) fn land(
-        &mut self,
-        extent: usize,
-        at: usize,
-        mapping: &Arc<SharedMemory>,
-        offset: usize,
-        length: usize,
-    ) {
-        assert!(at + length <= self.extents[extent].len(), "the extent holds the bytes");
-        self.add(Near::Land { extent, at }, mapping, offset, length);
+        assert!(at + length <= self.destinations[to].len(), "the destination holds the bytes");
+        self.add(Near::Into { to, at }, mapping, offset, length);
     }
 
     fn add(&mut self, near: Near, mapping: &Arc<SharedMemory>, offset: usize, length: usize) {
@@ -114,17 +89,17 @@ impl HostCopies {
     }
 
     /// Makes the copies, and gives back what was copied into.
-    pub(super) async fn run(mut self) -> (Vec<Lease>, Vec<OpenExtent>) {
+    pub(super) async fn run(mut self) -> Vec<Destination> {
         if self.bytes > AT_ONCE_BYTES {
             let copying = tokio::task::spawn_blocking(move || {
                 self.copy();
-                (self.leases, self.extents)
+                self.destinations
             });
             // A runtime that ends has no use for them.
             return copying.await.unwrap_or_default();
         }
         self.copy();
-        (self.leases, self.extents)
+        self.destinations
     }
 
     fn copy(&mut self) {
@@ -138,13 +113,8 @@ impl HostCopies {
                 Near::From(bytes) => unsafe {
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), far, run.length);
                 },
-                Near::Into { lease, at } => {
-                    let near = &mut self.leases[lease][at..at + run.length];
-                    // SAFETY: as above.
-                    unsafe { std::ptr::copy_nonoverlapping(far, near.as_mut_ptr(), run.length) };
-                }
-                Near::Land { extent, at } => {
-                    let near = &mut self.extents[extent][at..at + run.length];
+                Near::Into { to, at } => {
+                    let near = &mut self.destinations[to][at..at + run.length];
                     // SAFETY: as above.
                     unsafe { std::ptr::copy_nonoverlapping(far, near.as_mut_ptr(), run.length) };
                 }

@@ -150,7 +150,7 @@ impl NodeLink {
     /// [`LinkError::Access`] when a copy leaves what its key opens, or its windows are on
     /// several GPUs; nothing is copied then. [`LinkError::Closed`] when the link ends.
     pub fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
-        let Batch { writes, reads, lands, ends } = batch;
+        let Batch { writes, reads, ends } = batch;
         let mut copies = Copies::default();
         {
             let state = self.shared.state.lock();
@@ -172,11 +172,8 @@ impl NodeLink {
                 let offset = claim.reach(address, bytes.len() as u64, Direction::Write)?;
                 copies.write(claim, bytes, offset)?;
             }
-            for (lease, runs) in reads {
-                copies.read(&state, lease, &runs)?;
-            }
-            for (extent, runs) in lands {
-                copies.land(&state, extent, &runs)?;
+            for (to, runs) in reads {
+                copies.read(&state, to, &runs)?;
             }
         }
         Ok(Posted { copying: copies.begin(), ends })

@@ -4,6 +4,7 @@
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
 //!   that a device can register once.
 //! - [`Arena`] and [`Extent`]: runs of one registered region that are filled once and read often.
+//! - [`Destination`]: a lease or an extent that a copy fills.
 //! - [`SharedMemory`]: pages that another process of this host can map as well.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
 //!   transfers by the range.
@@ -11,6 +12,7 @@
 
 mod arena;
 mod buddy;
+mod destination;
 pub mod device;
 mod host;
 mod lends;
@@ -23,6 +25,7 @@ pub use crate::gpu::{
     CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
 };
 pub use arena::{Arena, ArenaStats, EXTENT_BYTES_MAX, Extent, OpenExtent};
+pub use destination::Destination;
 pub use device::{
     DeviceAllocation, DeviceBuffer, DeviceExport, DeviceMapping, DeviceSlice, DeviceSliceMut,
     ExportHandle,

@@ -151,14 +151,14 @@ async fn leases_come_back_filled() {
     let mut batch = CopyBatch::new();
     batch.from_device(device.address() + 1, pool.lease(LeaseClass::Unit).await, 1000);
     let two = batch.lend(pool.lease(LeaseClass::Unit).await);
-    batch.into_lease(device.address() + 100, two, 10, 20);
-    batch.into_lease(device.address() + 500, two, 30, 40);
+    batch.fill(device.address() + 100, two, 10, 20);
+    batch.fill(device.address() + 500, two, 30, 40);
     let done = queue.submit(batch).await;
     done.result.clone().unwrap();
     assert_eq!(done.unpinned_bytes, 0);
-    assert_eq!(done.leases[0][..1000], bytes[1..1001]);
-    assert_eq!(done.leases[1][10..30], bytes[100..120]);
-    assert_eq!(done.leases[1][30..70], bytes[500..540]);
+    assert_eq!(done.destinations[0][..1000], bytes[1..1001]);
+    assert_eq!(done.destinations[1][10..30], bytes[100..120]);
+    assert_eq!(done.destinations[1][30..70], bytes[500..540]);
     drop(done);
     assert_eq!(pool.stats().leased_bytes, 0);
 }
@@ -275,7 +275,7 @@ async fn many_tasks_share_the_queue() {
             batch.from_device(at, pool.lease(LeaseClass::Page).await, 4096);
             let done = queue.submit(batch).await;
             done.result.unwrap();
-            assert!(done.leases[0].iter().all(|byte| *byte == task as u8));
+            assert!(done.destinations[0].iter().all(|byte| *byte == task as u8));
         }));
     }
     for task in tasks {

@@ -80,7 +80,7 @@ async fn map(words: &[&str]) {
     batch.keep(Arc::clone(&mapping) as _);
     let done = queue.submit(batch).await;
     done.result.unwrap();
-    assert!(done.leases[0][..10_000] == noise(10_000, 9));
+    assert!(done.destinations[0][..10_000] == noise(10_000, 9));
     let mut backwards = noise(10_000, 9);
     backwards.reverse();
     let mut batch = CopyBatch::new();
@@ -105,7 +105,7 @@ async fn break_context() {
         let done = queue.submit(batch).await;
         let error = done.result.unwrap_err();
         assert!(error.is_lost(), "{error:?}");
-        assert_eq!(done.leases.len(), 1);
+        assert_eq!(done.destinations.len(), 1);
     }
     assert_eq!(pool.stats().leased_bytes, 0);
 }

@@ -14,7 +14,7 @@ use crate::gpu::GpuError;
 use crate::gpu::device::Gpu;
 use crate::gpu::kernels::Move;
 use crate::gpu::stream::Event;
-use crate::memory::{HostSliceMut, Lease, OpenExtent};
+use crate::memory::{Destination, HostSliceMut, Lease};
 
 /// Bytes to move between host and GPU, and all that must live until they have moved.
 #[derive(Default)]
@@ -28,8 +28,7 @@ pub struct CopyBatch {
 #[derive(Default)]
 pub(super) struct Held {
     sources: Vec<Bytes>,
-    leases: Vec<Lease>,
-    extents: Vec<OpenExtent>,
+    destinations: Vec<Destination>,
     slices: Vec<HostSliceMut>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
@@ -59,13 +58,9 @@ pub(super) enum Way {
     FromDevice,
 }
 
-/// A lease in a batch, to be filled from several places.
+/// What a batch was lent, to be filled from several places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseIndex(usize);
-
-/// An extent in a batch, to be filled from several places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtentIndex(usize);
+pub struct DestinationIndex(usize);
 
 impl CopyBatch {
     /// A batch of nothing.
@@ -86,45 +81,23 @@ impl CopyBatch {
     /// # Panics
     /// When the lease is shorter.
     pub fn from_device(&mut self, from: u64, to: Lease, length: usize) {
-        let lease = self.lend(to);
-        self.into_lease(from, lease, 0, length);
+        let to = self.lend(to);
+        self.fill(from, to, 0, length);
     }
 
-    /// Lends the batch a lease, to be filled by [`CopyBatch::into_lease`].
-    pub fn lend(&mut self, lease: Lease) -> LeaseIndex {
-        self.held.leases.push(lease);
-        LeaseIndex(self.held.leases.len() - 1)
+    /// Lends the batch memory, to be filled by [`CopyBatch::fill`].
+    pub fn lend(&mut self, to: impl Into<Destination>) -> DestinationIndex {
+        self.held.destinations.push(to.into());
+        DestinationIndex(self.held.destinations.len() - 1)
     }
 
-    /// Copies device memory into a part of a lease that the batch has.
+    /// Copies device memory into a part of what the batch was lent.
     ///
     /// # Panics
-    /// When the part leaves the lease, or the lease is another batch's.
-    pub fn into_lease(&mut self, from: u64, lease: LeaseIndex, offset: usize, length: usize) {
-        let to = &self.held.leases[lease.0];
+    /// When the part leaves it, or it was lent to another batch.
+    pub fn fill(&mut self, from: u64, to: DestinationIndex, offset: usize, length: usize) {
+        let to = &self.held.destinations[to.0];
         let (base, room) = (to.base().as_ptr() as u64, to.len());
-        self.pull(from, (base, room), offset, length);
-    }
-
-    /// Lends the batch an extent, to be filled by [`CopyBatch::into_extent`].
-    pub fn lend_extent(&mut self, extent: OpenExtent) -> ExtentIndex {
-        self.held.extents.push(extent);
-        ExtentIndex(self.held.extents.len() - 1)
-    }
-
-    /// Copies device memory into a part of an extent that the batch has.
-    ///
-    /// # Panics
-    /// When the part leaves the extent, or the extent is another batch's.
-    pub fn into_extent(&mut self, from: u64, extent: ExtentIndex, offset: usize, length: usize) {
-        let to = &self.held.extents[extent.0];
-        let (base, room) = (to.base().as_ptr() as u64, to.len());
-        self.pull(from, (base, room), offset, length);
-    }
-
-    /// Copies device memory to a part of a run of host memory that the batch holds.
-    fn pull(&mut self, from: u64, to: (u64, usize), offset: usize, length: usize) {
-        let (base, room) = to;
         let inside = offset.checked_add(length).is_some_and(|end| end <= room);
         assert!(inside, "{length} bytes at {offset} leave a run of {room}");
         self.push(base + offset as u64, from, length, Way::FromDevice);
@@ -189,10 +162,8 @@ impl fmt::Debug for CopyBatch {
 pub struct CopyDone {
     /// Whether all of it landed.
     pub result: Result<(), GpuError>,
-    /// The leases, in the order in which they were lent.
-    pub leases: Vec<Lease>,
-    /// The extents, in the order in which they were lent.
-    pub extents: Vec<OpenExtent>,
+    /// What was filled, in the order in which it was lent.
+    pub destinations: Vec<Destination>,
     /// The caller's own memory, in the order in which it was given.
     pub slices: Vec<HostSliceMut>,
     /// Bytes that went between host memory that is not pinned and the GPU.
@@ -203,8 +174,8 @@ pub struct CopyDone {
 
 impl CopyDone {
     pub(super) fn new(result: Result<(), GpuError>, held: Held, unpinned_bytes: u64) -> Self {
-        let Held { sources, leases, extents, slices, kept } = held;
-        Self { result, leases, extents, slices, unpinned_bytes, _held: (sources, kept) }
+        let Held { sources, destinations, slices, kept } = held;
+        Self { result, destinations, slices, unpinned_bytes, _held: (sources, kept) }
     }
 
     pub(super) fn failed(error: GpuError) -> Self {
