@@ -33,6 +33,8 @@ pub(super) struct Behind {
     /// Bytes that may be here at once, those being written included.
     bytes_max: u64,
     bytes: Arc<AtomicU64>,
+    /// Chunks that a device is writing here.
+    arrivals: Arc<watch::Sender<u32>>,
     state: Mutex<State>,
     /// What the flusher has to do, in order. As long as the bytes are bounded, it is.
     queue: mpsc::UnboundedSender<ChunkId>,
@@ -85,6 +87,15 @@ impl Drop for Room {
     }
 }
 
+/// A chunk that a device writes, while this lives.
+struct Arrival(Arc<watch::Sender<u32>>);
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.0.send_modify(|under_way| *under_way -= 1);
+    }
+}
+
 impl Behind {
     /// Also gives what the flusher takes its work from.
     pub(super) fn new(bytes_max: u64) -> (Self, mpsc::UnboundedReceiver<ChunkId>) {
@@ -92,6 +103,7 @@ impl Behind {
         let behind = Self {
             bytes_max,
             bytes: Arc::default(),
+            arrivals: Arc::new(watch::Sender::new(0)),
             state: Mutex::default(),
             queue,
             changed: watch::Sender::new(()),
@@ -118,6 +130,23 @@ impl Behind {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         Some(Room { bytes, of: Arc::clone(&self.bytes) })
+    }
+
+    fn arrival(&self) -> Arrival {
+        self.arrivals.send_modify(|under_way| *under_way += 1);
+        Arrival(Arc::clone(&self.arrivals))
+    }
+
+    /// Returns at once when flushing disturbs nobody, or must not wait: half the room is taken.
+    /// Else when no device writes here any more, but after `patience` at the latest.
+    pub(super) async fn gives_way(&self, patience: Duration) {
+        if self.bytes.load(Ordering::Relaxed) > self.bytes_max / 2 {
+            return;
+        }
+        let mut arrivals = self.arrivals.subscribe();
+        // The sender is ours, and to have waited long enough is no failure.
+        let _ =
+            tokio::time::timeout(patience, arrivals.wait_for(|under_way| *under_way == 0)).await;
     }
 
     /// Makes a chunk readable, and queues it for the device.
@@ -266,7 +295,8 @@ impl Shared {
         let Some(room) = self.behind.room(chunk.length) else { return Ok(None) };
         let Some(extents) = self.index.room(chunk) else { return Ok(None) };
         let store = self.store.writer(chunk).await?;
-        Ok(Some((extents, Landing { shared: Arc::clone(self), chunk, store, room })))
+        let (shared, arrival) = (Arc::clone(self), self.behind.arrival());
+        Ok(Some((extents, Landing { shared, chunk, store, room, arrival })))
     }
 }
 
@@ -276,6 +306,7 @@ pub(crate) struct Landing {
     chunk: ChunkSpec,
     store: Box<dyn ChunkWriter>,
     room: Room,
+    arrival: Arrival,
 }
 
 impl Landing {
@@ -284,7 +315,8 @@ impl Landing {
     /// # Panics
     /// When it is not the memory that was given out with this.
     pub(crate) fn landed(self, extents: Vec<Extent>, source: Checksum) -> Box<dyn StagedChunk> {
-        let Self { shared, chunk, store, room } = self;
+        let Self { shared, chunk, store, room, arrival } = self;
+        drop(arrival);
         Box::new(Staged { shared, entry: Entry::landed(chunk, extents, source), store, room })
     }
 }

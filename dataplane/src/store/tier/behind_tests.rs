@@ -286,3 +286,29 @@ async fn landed_bytes_are_held_against_their_source() {
     }
     assert_eq!(tier.stats().dirty_bytes, 0);
 }
+
+/// Goal: flushing gives way to devices that write here while there is room, and never for good.
+#[tokio::test]
+async fn flushing_gives_way_to_arrivals() {
+    let pool = pool();
+    let (tier, _) = over_memory(&pool, config(64 * MIB));
+    let behind = &tier.shared.behind;
+    let land = async |length| {
+        let chunk = ChunkSpec { id: ChunkId::generate(), length };
+        tier.land_behind(chunk).await.expect("stored").expect("room")
+    };
+    behind.gives_way(LONG).await;
+    let arriving = land(5 * MIB).await;
+    {
+        let mut waiting = std::pin::pin!(behind.gives_way(LONG));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        let chunk = put(&tier, &pool, 3 * MIB).await;
+        assert_eq!(standing(&tier, chunk, LONG).await, Standing::Durable);
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drop(arriving);
+        waiting.await;
+    }
+    // Half of the 32 MiB that may be in memory alone.
+    let _arriving = (land(16 * MIB).await, land(MIB).await);
+    assert!(futures::poll!(std::pin::pin!(behind.gives_way(LONG))).is_ready());
+}

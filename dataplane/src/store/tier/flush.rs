@@ -2,7 +2,8 @@
 //!
 //! Sketch, per MiB: one copy into a lease, one pass of CRC32C, where the bytes came from a
 //! device one of CRC64NVME, while they are in cache; one device write. Some [`FLUSHES_MAX`]
-//! chunks at once keep a drive busy. What bounds it: the drive.
+//! chunks at once keep a drive busy. What bounds it: the drive; and while a device writes into
+//! memory at the speed of its bus, the flusher leaves memory's bandwidth to it.
 //!
 //! Nothing is written that differs from the sums that the bytes had when they came: a chunk
 //! that has changed in memory is lost, and told as lost. Everything else that fails is tried
@@ -24,6 +25,10 @@ use crate::store::{Piece, StagedChunk, StoreError, next_piece};
 
 /// Chunks on their way to the device at once.
 const FLUSHES_MAX: usize = 8;
+
+/// How long a piece waits for devices that write into memory. So at least 400 MB/s are flushed
+/// whatever goes on.
+const GIVING_WAY: Duration = Duration::from_millis(20);
 
 /// Before a flush that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -107,6 +112,7 @@ impl Shared {
             if dirty.is_released() {
                 return Ok(None);
             }
+            self.behind.gives_way(GIVING_WAY).await;
             let piece = self.piece(dirty, at).await?;
             at += piece.len() as u64;
             writer.write(piece).await?;
