@@ -1,9 +1,10 @@
-"""Checkpoints into and out of a GPU: Keyway beside safetensors and torch, in one run.
+"""Checkpoints into and out of a GPU: Keyway beside safetensors, torch and, where it is installed,
+InstantTensor, in one run.
 
 The limit is what pinned memory and the GPU exchange; the peers read and write tmpfs, so that no
 disk is in their way. Every load is compared with what was saved.
 
-    python client-sdk/python/bench/checkpoint.py --gib 8 --bucket bench
+    python client-sdk/python/bench/checkpoint.py --gib 16 --bucket bench
 """
 
 import argparse
@@ -18,6 +19,11 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from keyway.torch import StorageReader, StorageWriter
+
+try:
+    import instanttensor
+except ImportError:
+    instanttensor = None
 
 GIB = 1 << 30
 
@@ -51,6 +57,15 @@ def same(found: dict, expected: dict) -> None:
         assert torch.equal(found[name], tensor), f"{name} came back changed"
 
 
+def instant(file: str) -> dict[str, torch.Tensor]:
+    with instanttensor.safe_open(file, framework="pt", device=0) as opened:
+        return dict(opened.tensors())
+
+
+def remove(client: keyway.Client, bucket: str, prefix: str) -> None:
+    client.delete_many(bucket, [found.key for found in client.list(f"s3://{bucket}/{prefix}")])
+
+
 def limits() -> None:
     pinned = torch.empty(GIB, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(GIB, dtype=torch.uint8, device="cuda")
@@ -78,7 +93,15 @@ def main() -> None:
 
     limits()
     save = keyway.safetensors.save_file
-    timed("save: keyway.safetensors", size, 1, lambda: save(tensors, f"{at}.st", client=client))
+    for durability in ["disk", "memory"]:
+        client.delete(f"{at}.st")
+        timed(
+            f"save: keyway.safetensors, durability {durability}",
+            size,
+            1,
+            lambda chosen=durability: save(tensors, f"{at}.st", client=client, durability=chosen),
+        )
+        client.flush(f"{at}.st")
     load = keyway.safetensors.load_file
     got = timed(
         "load: keyway.safetensors",
@@ -88,13 +111,18 @@ def main() -> None:
     )
     same(got, tensors)
     got = None
+    client.delete(f"{at}.st")
 
-    timed(
-        "save: torch DCP to keyway.torch",
-        size,
-        1,
-        lambda: dcp.save(tensors, storage_writer=StorageWriter(f"{at}.dcp", client=client)),
-    )
+    for durability in ["disk", "memory"]:
+        remove(client, given.bucket, "checkpoint.dcp")
+        writer = StorageWriter(f"{at}.dcp", client=client, durability=durability)
+        timed(
+            f"save: torch DCP to keyway.torch, durability {durability}",
+            size,
+            1,
+            lambda chosen=writer: dcp.save(tensors, storage_writer=chosen),
+        )
+        writer.flush()
     empty = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
     timed(
         "load: torch DCP from keyway.torch",
@@ -104,6 +132,7 @@ def main() -> None:
     )
     same(empty, tensors)
     empty.clear()
+    remove(client, given.bucket, "checkpoint.dcp")
 
     folder = tempfile.mkdtemp(dir=given.tmpfs)
     try:
@@ -112,6 +141,10 @@ def main() -> None:
         peer = safetensors.torch.load_file
         got = timed("load: safetensors", size, rounds, lambda: peer(file, device="cuda:0"))
         same(got, tensors)
+        if instanttensor is not None:
+            got = None
+            got = timed("load: InstantTensor", size, rounds + 1, lambda: instant(file))
+            same(got, tensors)
     finally:
         shutil.rmtree(folder)
 
