@@ -112,6 +112,29 @@ static void objects(const keyway_client *client)
     step("objects and listings");
 }
 
+static void memory_first(const keyway_client *client)
+{
+    uint64_t lost = 7;
+    char back[4];
+    keyway_put_options put = KEYWAY_INIT(keyway_put_options);
+    keyway_result result = KEYWAY_INIT(keyway_result);
+    put.flags = KEYWAY_MEMORY_FIRST;
+    CHECK(keyway_put(client, "s3://client/first", "four", 4, &put, &result, &error) == 4);
+    CHECK(result.durability == 1);
+    CHECK(keyway_get(client, "s3://client/first", back, 4, NULL, NULL, &error) == 4);
+    CHECK(memcmp(back, "four", 4) == 0);
+    /* The service may have been done with it before it was asked. */
+    int64_t durable = keyway_flush(client, "s3://client/first", 30000, &lost, &error);
+    CHECK((durable == 0 || durable == 1) && lost == 0);
+    CHECK(keyway_flush(client, "s3://client", 30000, NULL, &error) == 0);
+    CHECK(keyway_flush(client, NULL, 0, NULL, &error) == -EINVAL);
+    put.flags = KEYWAY_MEMORY_FIRST | KEYWAY_IF_ABSENT;
+    CHECK(keyway_put(client, "s3://client/first", "more", 4, &put, NULL, &error) == -ESTALE);
+    put.flags = 4;
+    CHECK(keyway_put(client, "s3://client/first", "more", 4, &put, NULL, &error) == -EINVAL);
+    step("memory first");
+}
+
 static void refusals(const keyway_client *client, const char *endpoint)
 {
     char small[4];
@@ -225,6 +248,7 @@ int main(void)
     around(client);
     ranges(client);
     objects(client);
+    memory_first(client);
     refusals(client, endpoint);
     queue(client);
     child(client);

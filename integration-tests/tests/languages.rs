@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use keyway_integration_tests::S3;
-use keyway_integration_tests::server::{Server, binary};
+use keyway_integration_tests::server::{Options, Server, binary};
 use keyway_integration_tests::skip::skipped;
 use keyway_integration_tests::tree::root;
 
@@ -50,7 +50,8 @@ fn run_c(source: &str, bucket: Option<&str>) {
         .output()
         .unwrap();
     succeeded(source, &compiled);
-    let server = Server::start().unwrap();
+    let config = "node.tier.size_bytes = 67108864\n".to_owned();
+    let server = Server::with(Options { config, ..Options::default() }).unwrap();
     if let Some(bucket) = bucket {
         S3::of(&server).create_bucket(bucket).unwrap();
     }

@@ -71,7 +71,7 @@ typedef struct keyway_result {
     uint32_t verified;     /* 1: checked against a checksum of the whole */
     uint32_t retries;
     uint32_t fallbacks;    /* requests that took a slower path than allowed */
-    uint32_t reserved;
+    uint32_t durability;   /* of what was written: 0 on the device, 1 in the service's memory */
     char path[16];         /* "http", "ipc-gpu", "verbs-host", ... */
     char strength[16];     /* what protected the memory */
     char checksum[96];     /* "KIND:base64", where verified */
@@ -92,6 +92,7 @@ typedef struct keyway_get_options {
 } keyway_get_options;
 
 #define KEYWAY_IF_ABSENT 1u
+#define KEYWAY_MEMORY_FIRST 2u /* done when a Keyway service has the bytes in its memory */
 
 typedef struct keyway_put_options {
     size_t size;
@@ -101,7 +102,7 @@ typedef struct keyway_put_options {
     uint32_t concurrency;
     uint32_t timeout_ms;
     void *stream;
-    uint32_t flags; /* KEYWAY_IF_ABSENT */
+    uint32_t flags; /* KEYWAY_IF_ABSENT, KEYWAY_MEMORY_FIRST */
     uint32_t reserved;
 } keyway_put_options;
 
@@ -150,6 +151,13 @@ int64_t keyway_get_ranges(const keyway_client *client, const char *url,
 int64_t keyway_put(const keyway_client *client, const char *url, const void *memory, size_t bytes,
                    const keyway_put_options *options, keyway_result *result, keyway_error *error);
 
+/* Waits until what was written to the service's memory is on its device: one object's bytes, or
+ * all of s3://bucket. Returns how many objects became durable with the call; `lost`, which may be
+ * NULL, is how many were lost before they could, and are what they were before. timeout_ms 0:
+ * none. */
+int64_t keyway_flush(const keyway_client *client, const char *url, uint32_t timeout_ms,
+                     uint64_t *lost, keyway_error *error);
+
 int32_t keyway_head(const keyway_client *client, const char *url, keyway_object *object,
                     keyway_error *error);
 int32_t keyway_delete(const keyway_client *client, const char *url, keyway_error *error);
@@ -182,6 +190,8 @@ typedef struct keyway_request {
     void *stream;
     uint32_t operation; /* KEYWAY_GET, KEYWAY_PUT */
     uint32_t timeout_ms;
+    uint32_t flags;     /* of a PUT, as in keyway_put_options */
+    uint32_t reserved;
 } keyway_request;
 
 typedef struct keyway_completion {

@@ -55,7 +55,7 @@ pub struct KeywayResult {
     pub verified: u32,
     pub retries: u32,
     pub fallbacks: u32,
-    pub reserved: u32,
+    pub durability: u32,
     pub path: [c_char; 16],
     pub strength: [c_char; 16],
     pub checksum: [c_char; 96],
@@ -97,6 +97,8 @@ pub struct KeywayPutOptions {
 
 /// `KEYWAY_IF_ABSENT`.
 pub const IF_ABSENT: u32 = 1;
+/// `KEYWAY_MEMORY_FIRST`.
+pub const MEMORY_FIRST: u32 = 2;
 
 /// A part of an object, and the memory for it.
 #[repr(C)]
@@ -151,6 +153,8 @@ pub struct KeywayRequest {
     pub stream: *mut c_void,
     pub operation: u32,
     pub timeout_ms: u32,
+    pub flags: u32,
+    pub reserved: u32,
 }
 
 /// `KEYWAY_GET`.

@@ -153,8 +153,8 @@ fn layouts() -> String {
             attempts_max, connect_timeout_ms, stall_timeout_ms, flags
         }
         KeywayResult, "keyway_result" {
-            size, bytes, object_bytes, verified, retries, fallbacks, path, strength, checksum,
-            etag, fallback
+            size, bytes, object_bytes, verified, retries, fallbacks, durability, path, strength,
+            checksum, etag, fallback
         }
         KeywayGetOptions, "keyway_get_options" {
             size, offset, length, version, if_match, part_bytes, concurrency, timeout_ms, stream
@@ -168,7 +168,8 @@ fn layouts() -> String {
         }
         KeywayEntry, "keyway_entry" { size, key, bytes, modified_ms, is_prefix, etag }
         KeywayRequest, "keyway_request" {
-            size, tag, url, memory, bytes, offset, length, stream, operation, timeout_ms
+            size, tag, url, memory, bytes, offset, length, stream, operation, timeout_ms,
+            flags
         }
         KeywayCompletion, "keyway_completion" { tag, status, result, error }
         KwFileError, "KWfileError_t" { err, cu_err }
@@ -184,7 +185,7 @@ fn declarations() -> Vec<(&'static str, String)> {
         client: keyway_abi_version 0, keyway_client_open 3, keyway_client_close 1, keyway_head 4,
             keyway_delete 3, keyway_create_bucket 3, keyway_list_open 5, keyway_list_next 3,
             keyway_list_close 1;
-        transfer: keyway_get 7, keyway_get_ranges 7, keyway_put 7;
+        transfer: keyway_get 7, keyway_get_ranges 7, keyway_put 7, keyway_flush 5;
         memory: keyway_memory_register 3, keyway_memory_deregister 2;
         queue: keyway_queue_open 2, keyway_queue_fd 1, keyway_submit 5, keyway_queue_wait 5,
             keyway_queue_close 1;

@@ -17,7 +17,7 @@ use crate::abi::{self, KeywayCompletion, KeywayError, KeywayRequest};
 use crate::border::{Fault, give, handle, read, small_call, take, zeroed};
 use crate::client::{KeywayClient, place, some};
 use crate::memory::{source, target};
-use crate::transfer::{answer, milliseconds, span, turn};
+use crate::transfer::{answer, durability, milliseconds, span, turn};
 
 /// Requests in one submission.
 const REQUESTS_MAX: usize = 1 << 24;
@@ -243,7 +243,10 @@ unsafe fn prepare(request: *const KeywayRequest) -> Result<(u64, Work), Fault> {
             let source = unsafe { source(request.memory, request.bytes) }?;
             // SAFETY: as above.
             let turn = unsafe { turn(source.gpu(), stream) }?;
-            Work::Put(Store { deadline, turn, ..Store::default() }, place, source)
+            let durability = durability(request.flags)?;
+            let if_absent = request.flags & abi::IF_ABSENT != 0;
+            let store = Store { deadline, turn, durability, if_absent, ..Store::default() };
+            Work::Put(store, place, source)
         }
         _ => return Err(Fault::invalid("no such operation")),
     };

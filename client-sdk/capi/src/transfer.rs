@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyway_bindings::{Failure, Fetch, Report, Store, Turn};
-use keyway_client::{Gpu, StreamTurn, Verified};
+use keyway_bindings::{Failure, Fetch, Place, Report, Store, Turn};
+use keyway_client::{Durability, Gpu, StreamTurn, Verified};
 
 use crate::abi::{
     self, KeywayError, KeywayGetOptions, KeywayPutOptions, KeywayRange, KeywayResult,
@@ -103,6 +103,32 @@ pub unsafe extern "C" fn keyway_put(
     unsafe { call(error, work) }
 }
 
+/// Waits until what was written to memory is durable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_flush(
+    client: *const KeywayClient,
+    url: *const c_char,
+    timeout_ms: u32,
+    lost: *mut u64,
+    error: *mut KeywayError,
+) -> i64 {
+    let work = || {
+        // SAFETY: the header asks for it.
+        let (client, url) = unsafe { (handle(client)?, text(url)?) };
+        let url = url.ok_or_else(|| Fault::invalid("there is no address"))?;
+        let place = Place::parse(&url, None)?;
+        let flush = keyway_bindings::flush(client.client()?, place, milliseconds(timeout_ms));
+        let reply = wait(flush)?;
+        // SAFETY: as above.
+        if let Some(lost) = unsafe { lost.as_mut() } {
+            *lost = reply.lost;
+        }
+        Ok(reply.settled as i64)
+    };
+    // SAFETY: as above.
+    unsafe { call(error, work) }
+}
+
 /// # Safety
 /// There are as many elements.
 pub(crate) unsafe fn array<'a, T>(from: *const T, count: usize) -> Result<&'a [T], Fault> {
@@ -152,6 +178,15 @@ pub(crate) fn span(
     })
 }
 
+/// What the flags of a PUT say of it.
+pub(crate) fn durability(flags: u32) -> Result<Durability, Fault> {
+    match flags & !(abi::IF_ABSENT | abi::MEMORY_FIRST) {
+        0 if flags & abi::MEMORY_FIRST != 0 => Ok(Durability::Memory),
+        0 => Ok(Durability::Disk),
+        _ => Err(Fault::invalid("there is no such flag")),
+    }
+}
+
 pub(crate) fn milliseconds(value: u32) -> Option<Duration> {
     (value > 0).then(|| Duration::from_millis(value.into()))
 }
@@ -166,7 +201,7 @@ unsafe fn store(options: *const KeywayPutOptions, gpu: Option<&Arc<Gpu>>) -> Res
         content_type: unsafe { text(options.content_type) }?,
         metadata: Vec::new(),
         if_absent: options.flags & abi::IF_ABSENT != 0,
-        durability: keyway_proto::Durability::default(),
+        durability: durability(options.flags)?,
         // SAFETY: as above.
         if_match: unsafe { text(options.if_match) }?,
         part_bytes: some(options.part_bytes),
@@ -204,6 +239,7 @@ pub(crate) fn answer(report: &Report) -> KeywayResult {
         verified: u32::from(report.verified.is_whole()),
         retries: report.retries,
         fallbacks: report.fallbacks.total(),
+        durability: u32::from(report.durability == Durability::Memory),
         path: chars(report.path.as_str()),
         strength: chars(report.strength.as_str()),
         checksum: chars(&checksum),
