@@ -219,17 +219,22 @@ async fn an_abandoned_transfer_ends_its_key() {
         armed.invalidated().await.unwrap();
         drop(armed.release().unwrap());
     }
-    let ids: Vec<_> = rig.node.chunks(None, 1000).await.unwrap();
-    for _ in 0..5 {
+    let mut stored = rig.node.chunks(None, 1000).await.unwrap();
+    for after_ms in [0, 5, 10, 20, 40] {
         let mut armed = client.lend(buffer.slice(..).unwrap()).await;
         let chunk = ChunkSpec { id: ChunkId::generate(), length: 16 * MIB as u64 };
         let plan = client.put_plan(&[armed.remote()], &[chunk]);
         let transfer = rig.execute(&plan);
-        let _ = tokio::time::timeout(Duration::from_millis(40), transfer).await;
+        let patience = Duration::from_millis(after_ms);
+        // One that was faster than that was not abandoned.
+        if let Ok(ended) = tokio::time::timeout(patience, transfer).await {
+            ended.moved.unwrap();
+            stored.push(chunk);
+        }
         armed.invalidated().await.unwrap();
         drop(armed.release().unwrap());
     }
-    assert_eq!(rig.node.chunks(None, 1000).await.unwrap(), ids);
+    assert_eq!(rig.node.chunks(None, 1000).await.unwrap(), stored);
     assert!(client.link.is_alive());
     rig.is_clean().await;
 }

@@ -16,6 +16,7 @@ use keyway_proto::{
     TransferPath,
 };
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use super::session::Way;
 use super::transport::Transport;
@@ -96,7 +97,7 @@ impl<T: Transport> Over<'_, T> {
             () = tokio::time::sleep_until(deadline) => Err(DirectError::TimedOut),
         };
         let ending = Ending { worker, way: self.way, target: &plan.target };
-        let (key, outcome) = ending.run(moved, needs).await;
+        let (key, outcome) = ending.run(moved, needs, abandoned).await;
         needs.direct.count(key);
         let bytes = plan.length();
         let moved = outcome.map(|(digests, durability)| {
@@ -170,6 +171,7 @@ impl<T: Transport> Ending<'_, T> {
         mut self,
         moved: Result<Moved<T::Batch>, DirectError>,
         needs: &Needs,
+        mut abandoned: oneshot::Receiver<()>,
     ) -> (Relinquished, Result<(Digests, Durability), DirectError>) {
         match moved {
             Ok(Moved::Written(tail)) => {
@@ -183,6 +185,10 @@ impl<T: Transport> Ending<'_, T> {
                 let ended = self.relinquish(WorkerEvent::Moved, T::Batch::default());
                 let ((moved, key), staged) = tokio::join!(ended, staging.seal());
                 let outcome = match staged {
+                    // What nobody asks for any more is given back at once.
+                    Ok(_) if abandoned.try_recv() == Err(TryRecvError::Closed) => {
+                        Err(DirectError::Cancelled)
+                    }
                     Ok(staged) if moved => staged.publish(&*needs.store),
                     Ok(_) => Err(lost()),
                     Err(error) => Err(error),
