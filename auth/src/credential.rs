@@ -1,13 +1,17 @@
 //! Access keys and the principals behind them.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use keyway_proto::TenantId;
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::policy::{Caller, Policy};
+
 /// The public half of an access key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessKeyId(Arc<str>);
 
 impl AccessKeyId {
@@ -18,6 +22,13 @@ impl AccessKeyId {
 
     /// The id's text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// It hashes and sorts as its text does.
+impl Borrow<str> for AccessKeyId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -51,14 +62,47 @@ impl fmt::Debug for SecretKey {
 }
 
 /// Who a signature stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Principal {
     /// The tenant.
     pub tenant: TenantId,
-    /// The user within it.
+    /// The user within it; `root` for the tenant itself.
     pub user: Arc<str>,
     /// The access key that signed.
     pub access_key: AccessKeyId,
+    /// What policies know of it.
+    pub identity: Arc<Identity>,
+}
+
+/// Somebody, as policies see them.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Who it is.
+    pub caller: Caller,
+    /// The policies of the user and of its groups.
+    pub policies: Vec<Arc<Policy>>,
+    /// The access key's own: where there are any, one of them must allow as well.
+    pub session: Vec<Arc<Policy>>,
+    /// The user's tags: `aws:PrincipalTag/…`.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Identity {
+    /// Of somebody to whom no policy of their own speaks.
+    pub fn of(caller: Caller) -> Self {
+        Self { caller, policies: Vec::new(), session: Vec::new(), tags: BTreeMap::new() }
+    }
+}
+
+impl Principal {
+    /// The name of a tenant itself, among its users.
+    pub const ROOT: &'static str = "root";
+
+    /// A tenant itself, signing with this key.
+    pub fn root(tenant: TenantId, access_key: AccessKeyId) -> Self {
+        let identity = Arc::new(Identity::of(Caller::root(tenant)));
+        Self { tenant, user: Arc::from(Self::ROOT), access_key, identity }
+    }
 }
 
 /// An access key as the store knows it.
@@ -72,6 +116,7 @@ pub struct Credential {
 
 /// Where access keys are looked up.
 pub trait CredentialStore: Send + Sync + 'static {
-    /// The key with this id; `None` when there is none or it is disabled.
+    /// The key with this id; `None` when there is none, or it, its user or its tenant may not
+    /// sign now.
     fn find(&self, id: &str) -> Option<Credential>;
 }
