@@ -8,7 +8,8 @@ use std::sync::Arc;
 use keyway_proto::TenantId;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::policy::{Caller, Policy};
+use crate::directory::Standing;
+use crate::policy::{Caller, Policy, PublicAccessBlock};
 
 /// The public half of an access key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,4 +120,19 @@ pub trait CredentialStore: Send + Sync + 'static {
     /// The key with this id; `None` when there is none, or it, its user or its tenant may not
     /// sign now.
     fn find(&self, id: &str) -> Option<Credential>;
+
+    /// What holds for all of a tenant's buckets, whoever asks.
+    fn terms(&self, tenant: TenantId) -> Terms {
+        let _ = tenant;
+        Terms::default()
+    }
+}
+
+/// What a tenant's standing means for its buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Nobody is let into the buckets of a tenant that is suspended.
+    pub standing: Standing,
+    /// Adds to the block of each bucket.
+    pub block: PublicAccessBlock,
 }

@@ -15,7 +15,9 @@ pub mod root;
 pub mod secrets;
 pub mod sigv4;
 
-pub use credential::{AccessKeyId, Credential, CredentialStore, Identity, Principal, SecretKey};
+pub use credential::{
+    AccessKeyId, Credential, CredentialStore, Identity, Principal, SecretKey, Terms,
+};
 pub use directory::{Directory, DirectoryError, Name};
 pub use key_file::{KeyFile, KeyFileError};
 pub use root::{InvalidCredentials, RootCredentials, RootError};

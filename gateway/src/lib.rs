@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod admin;
 pub mod config;
 pub mod control;

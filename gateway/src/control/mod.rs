@@ -117,6 +117,17 @@ pub struct Answer {
     pub status: StatusCode,
     /// The document; empty where there is none.
     pub json: Vec<u8>,
+    /// The session that was opened, if one was.
+    pub opened: Option<Opened>,
+}
+
+/// A session that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its id.
+    pub session: SessionId,
+    /// How its keys die; none where both ends are on one host.
+    pub strength: Option<KeyStrength>,
 }
 
 impl Call {
@@ -193,13 +204,17 @@ impl Control {
             Call::OpenSession => {
                 let request = request(&owner, document)?;
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
-                Ok(ok(&node.open_session(owner, request).await?))
+                let offer = node.open_session(owner, request).await?;
+                let opened = Opened { session: offer.session, strength: Some(offer.strength) };
+                Ok(Answer { opened: Some(opened), ..ok(&offer) })
             }
             Call::OpenLocalSession => {
                 let request: LocalSessionRequest = parsed(document)?;
                 bounded(&owner, request.windows)?;
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
-                Ok(ok(&node.open_local_session(owner, request).await?))
+                let offer = node.open_local_session(owner, request).await?;
+                let opened = Opened { session: offer.session, strength: None };
+                Ok(Answer { opened: Some(opened), ..ok(&offer) })
             }
             Call::Prefetch | Call::GetRanges | Call::Flush => {
                 unreachable!("they name objects, which are not known here")
@@ -209,7 +224,11 @@ impl Control {
                 let closed = node.close_sessions(SessionSelector::One(session, owner)).await;
                 match closed.map_err(|error| SessionError::Unreachable(error.to_string().into()))? {
                     0 => Err(ControlError::NoSuchSession),
-                    _ => Ok(Answer { status: StatusCode::NO_CONTENT, json: Vec::new() }),
+                    _ => Ok(Answer {
+                        status: StatusCode::NO_CONTENT,
+                        json: Vec::new(),
+                        opened: None,
+                    }),
                 }
             }
         }
@@ -279,7 +298,7 @@ fn bounded(owner: &SessionOwner, windows: u32) -> Result<(), ControlError> {
 /// A document with status 200.
 pub fn ok(document: &impl Serialize) -> Answer {
     let json = serde_json::to_vec(document).expect("types of ours have a JSON form");
-    Answer { status: StatusCode::OK, json }
+    Answer { status: StatusCode::OK, json, opened: None }
 }
 
 #[cfg(test)]
