@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use keyway_proto::TenantId;
 use secrecy::{ExposeSecret, SecretString};
+use subtle::ConstantTimeEq;
 
 use crate::directory::Standing;
 use crate::policy::{Caller, Policy, PublicAccessBlock};
@@ -48,6 +49,11 @@ impl SecretKey {
     /// Takes the secret over.
     pub fn new(text: String) -> Self {
         Self(text.into())
+    }
+
+    /// Whether both are the same, in time that does not depend on where they differ.
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.expose().as_bytes().ct_eq(other.expose().as_bytes()).into()
     }
 
     /// The secret, for signing alone.

@@ -199,9 +199,8 @@ impl Directory {
     }
 
     fn delete_user(&mut self, tenant: TenantId, name: Name) -> Result<(), DirectoryError> {
-        let has = |key: &Arc<Key>| {
-            key.record.tenant == tenant && key.record.user.as_ref() == Some(&name)
-        };
+        let has =
+            |key: &Arc<Key>| key.record.tenant == tenant && key.record.user.as_ref() == Some(&name);
         if self.keys.values().any(has) {
             return Err(in_use(Kind::User, name.as_str(), Kind::Key));
         }
@@ -254,9 +253,8 @@ impl Directory {
         if let Some(user) = &record.user {
             self.user(record.tenant, user).ok_or_else(|| no_such(Kind::User, user.as_str()))?;
         }
-        let same = |other: &Key| {
-            other.record.tenant == record.tenant && other.record.user == record.user
-        };
+        let same =
+            |other: &Key| other.record.tenant == record.tenant && other.record.user == record.user;
         match self.keys.get(&record.id) {
             // An id stands for one holder for ever: logs and sessions name it.
             Some(known) if !same(known) => return Err(taken(Kind::Key, record.id.as_str())),

@@ -76,9 +76,7 @@ impl Directory {
         let record = &key.record;
         let identity = match &record.user {
             None => Identity::of(Caller::root(record.tenant)),
-            Some(user) => {
-                self.identity(self.user(record.tenant, user).ok_or(Refused::Unknown)?)
-            }
+            Some(user) => self.identity(self.user(record.tenant, user).ok_or(Refused::Unknown)?),
         };
         let identity = Arc::new(Identity { session: key.narrowed.clone(), ..identity });
         let user = record.user.as_ref().map_or_else(|| Principal::ROOT.into(), Name::shared);
@@ -125,8 +123,7 @@ impl Directory {
         let parsed = |name: &Name| -> Option<Arc<Policy>> {
             Some(Arc::clone(&self.policy(user.tenant, name)?.parsed))
         };
-        let mut identity =
-            Identity::of(Caller::user(user.tenant, user.name.as_str(), &user.id));
+        let mut identity = Identity::of(Caller::user(user.tenant, user.name.as_str(), &user.id));
         identity.policies = names.into_iter().filter_map(parsed).collect();
         identity.tags.clone_from(&user.tags);
         identity

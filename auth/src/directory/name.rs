@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Longest name.
 pub const NAME_CHARS_MAX: usize = 64;
 
+/// The tenant itself, among its users; and one's own tenant, in paths.
+const RESERVED: [&str; 2] = [crate::Principal::ROOT, "self"];
+
 /// A name: 1 to 64 letters, digits and `_+=,.@-`, as IAM has them. It can stand in an ARN, a path
 /// and a policy's variable as it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,7 +21,7 @@ pub struct Name(Arc<str>);
 /// A text that is no name. It does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a name has 1 to {NAME_CHARS_MAX} letters, digits and _+=,.@-, not dots alone, and is not root"
+    "a name has 1 to {NAME_CHARS_MAX} letters, digits and _+=,.@-, not dots alone, and is not root or self"
 )]
 pub struct InvalidName;
 
@@ -52,8 +55,7 @@ impl FromStr for Name {
             && text.bytes().all(plain)
             // Paths with such a part mean another one.
             && !text.bytes().all(|byte| byte == b'.')
-            // The tenant itself is called so.
-            && text != crate::Principal::ROOT;
+            && !RESERVED.contains(&text);
         if sound { Ok(Self(text.into())) } else { Err(InvalidName) }
     }
 }
@@ -93,7 +95,8 @@ mod tests {
         for good in ["a", "Anna.B+c=d,e@f-g_1", &"x".repeat(64), "...a", "000000000007"] {
             assert_eq!(good.parse::<Name>().map(String::from).as_deref(), Ok(good));
         }
-        for bad in ["", ".", "..", "root", "a/b", "a b", "ä", "a*", "a:b", &"x".repeat(65)] {
+        for bad in ["", ".", "..", "root", "self", "a/b", "a b", "ä", "a*", "a:b", &"x".repeat(65)]
+        {
             assert_eq!(bad.parse::<Name>(), Err(InvalidName), "{bad:?}");
         }
     }

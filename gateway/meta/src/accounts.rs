@@ -151,7 +151,10 @@ mod tests {
         expected.sort();
         assert_eq!(kinds, expected);
         assert_eq!(read[0].1, "1");
-        assert_eq!(read.last().map(|(_, used)| used[..].to_vec()), Some(7_u64.to_be_bytes().into()));
+        assert_eq!(
+            read.last().map(|(_, used)| used[..].to_vec()),
+            Some(7_u64.to_be_bytes().into())
+        );
 
         accounts.write(&Account::Key("KEY".to_owned()), None).await.unwrap();
         accounts.write(&Account::Tenant(one), None).await.unwrap();

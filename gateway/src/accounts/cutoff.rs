@@ -50,15 +50,17 @@ pub(super) fn shut_out(
         }
         Change::DeleteUser(tenant, name) => of_user(before, *tenant, name),
         Change::PutKey(key) if after.usable(key, now).is_err() => vec![of_key(key)],
-        Change::DeleteKey(id) => before.key(id.as_str()).map(|key| of_key(key)).into_iter().collect(),
+        Change::DeleteKey(id) => {
+            before.key(id.as_str()).map(|key| of_key(key)).into_iter().collect()
+        }
         _ => Vec::new(),
     }
 }
 
 fn of_user(directory: &Directory, tenant: TenantId, name: &Name) -> Vec<SessionSelector> {
-    let keys = directory.keys().filter(|key| {
-        key.record.tenant == tenant && key.record.user.as_ref() == Some(name)
-    });
+    let keys = directory
+        .keys()
+        .filter(|key| key.record.tenant == tenant && key.record.user.as_ref() == Some(name));
     keys.map(|key| of_key(key)).collect()
 }
 
@@ -77,9 +79,9 @@ pub(super) struct Pending {
 impl Pending {
     /// Closes these sessions on all nodes, at the same time.
     pub(super) async fn off(&self, nodes: &Nodes, shut: Vec<SessionSelector>) -> Cut {
-        let all = shut.iter().flat_map(|selector| {
-            nodes.iter().map(move |node| (node.id(), selector.clone()))
-        });
+        let all = shut
+            .iter()
+            .flat_map(|selector| nodes.iter().map(move |node| (node.id(), selector.clone())));
         self.ask(nodes, all.collect()).await
     }
 

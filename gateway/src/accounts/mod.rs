@@ -117,6 +117,11 @@ impl Accounts {
         self.used.of(id).map(timestamp)
     }
 
+    /// Whether the id is that of the root credentials, which are configured and not kept here.
+    pub fn is_root_key(&self, id: &str) -> bool {
+        self.root.find(id).is_some()
+    }
+
     /// Makes a change. When it is answered it is durable, it holds for every request that
     /// begins, and the sessions of whom it shuts out are closed on all nodes that answered.
     /// A change that is dropped may have been made.

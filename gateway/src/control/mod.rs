@@ -8,12 +8,15 @@
 //! | `POST /_keyway/v1/prefetch` | objects are in the nodes' memory (the S3 service does it) |
 //! | `POST /_keyway/v1/ranges` | ranges of an object are in the caller's memory (the S3 service, too) |
 //! | `POST /_keyway/v1/flush` | objects are on the nodes' devices (the S3 service does it) |
+//! | `… /_keyway/v1/admin/…` | who there is: [`admin`] |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
 //! says who calls. A session is its opener's: the same tenant and access key.
 //!
 //! What may not enter: HTTP bodies, signatures, S3's error codes.
+
+pub mod admin;
 
 use futures::future::join_all;
 use http::{Method, StatusCode};
@@ -31,7 +34,7 @@ use crate::node::Nodes;
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
 /// The paths of all of them, as the server's router writes them.
-pub const ROUTES: [&str; 7] = [
+pub const ROUTES: [&str; 8] = [
     "/_keyway/v1/rails",
     "/_keyway/v1/sessions",
     "/_keyway/v1/sessions/{id}",
@@ -39,7 +42,10 @@ pub const ROUTES: [&str; 7] = [
     "/_keyway/v1/prefetch",
     RANGES_PATH,
     "/_keyway/v1/flush",
+    ADMIN_ROUTE,
 ];
+/// Those of the administration, which has a table of its own.
+const ADMIN_ROUTE: &str = "/_keyway/v1/admin/{*rest}";
 /// Where many ranges of an object are asked for.
 pub const RANGES_PATH: &str = "/_keyway/v1/ranges";
 /// Largest document in a request, in bytes, but for one of ranges.
@@ -309,7 +315,7 @@ mod tests {
     #[test]
     fn routes_are_calls() {
         let mut calls = Vec::new();
-        for route in ROUTES {
+        for route in ROUTES.into_iter().filter(|route| *route != ADMIN_ROUTE) {
             let path = route.replace("{id}", "00000001000000ab");
             let methods = [Method::GET, Method::POST, Method::DELETE];
             let found = methods.iter().filter_map(|method| Call::of(method, &path).ok());

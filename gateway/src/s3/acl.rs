@@ -124,9 +124,8 @@ fn check(
 
 /// The grants of headers: `id="…", uri="…"`.
 fn granted(headers: &HeaderMap) -> Result<Vec<policy::Grant>, Failure> {
-    let invalid = || {
-        Failure::refuse(S3ErrorCode::InvalidArgument, "Argument format not recognized")
-    };
+    let invalid =
+        || Failure::refuse(S3ErrorCode::InvalidArgument, "Argument format not recognized");
     let mut grants = Vec::new();
     for (name, full) in GRANTS {
         for value in headers.get_all(name) {

@@ -67,7 +67,10 @@ pub(super) async fn block_of(
 ///
 /// # Errors
 /// The catalog's.
-pub(super) async fn whole_block(core: &Core, bucket: &Bucket) -> Result<PublicAccessBlock, Failure> {
+pub(super) async fn whole_block(
+    core: &Core,
+    bucket: &Bucket,
+) -> Result<PublicAccessBlock, Failure> {
     let own = block_of(core, bucket).await?.unwrap_or_default();
     Ok(own.with(core.credentials.terms(bucket.tenant).block))
 }
@@ -101,9 +104,8 @@ pub(super) async fn put_bucket_policy(
     let bucket = bucket_of!(core, request);
     let input = &request.input;
     let caller = caller(&request.extensions)?;
-    let policy = Policy::bucket(&input.policy, &bucket.name).map_err(|error| {
-        Failure::refuse(S3ErrorCode::MalformedPolicy, error.to_string())
-    })?;
+    let policy = Policy::bucket(&input.policy, &bucket.name)
+        .map_err(|error| Failure::refuse(S3ErrorCode::MalformedPolicy, error.to_string()))?;
     if !whole_block(core, &bucket).await?.accepts(&policy) {
         return Err(Failure::refuse(
             S3ErrorCode::AccessDenied,

@@ -180,7 +180,9 @@ async fn look(core: &Core, caller: &Caller, request: &FlushRequest) -> Result<Se
             let rules = caller.enter(core, name).await?;
             match &request.key {
                 // Who may write it may wait for it.
-                Some(key) => caller.may_in(&rules, Action::PutObject, &access::object(name, key))?,
+                Some(key) => {
+                    caller.may_in(&rules, Action::PutObject, &access::object(name, key))?
+                }
                 None => caller.may_list_in(&rules, "")?,
             }
             Some(rules.bucket)

@@ -60,6 +60,7 @@ use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 use keyway_proto::TenantId;
 
+use crate::control::admin::Administration;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
 
@@ -76,6 +77,8 @@ pub struct S3State {
     pub nodes: Nodes,
     /// Who may sign.
     pub credentials: Arc<dyn CredentialStore>,
+    /// Who administers them, where they can be administered.
+    pub administration: Option<Administration>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Woken when there is too little space for what is to be written.

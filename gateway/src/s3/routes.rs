@@ -22,10 +22,17 @@ use super::gather;
 use super::lenient::LenientReads;
 use super::prefetch;
 use super::service::RequestId;
+use crate::control::admin::{
+    ADMIN_DOCUMENT_BYTES_MAX, AdminAnswer, AdminCall, AdminError, Administration, Verb,
+};
 use crate::control::{self, Call, Control, DOCUMENT_BYTES_MAX};
 use crate::server::RequestInfo;
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+/// Sessions that a change of the administration closed.
+const SESSIONS_CLOSED: HeaderName = HeaderName::from_static("x-keyway-sessions-closed");
+/// Nodes that did not answer when they were to close sessions, and are asked again.
+const NODES_UNREACHED: HeaderName = HeaderName::from_static("x-keyway-nodes-unreached");
 
 /// Both kinds of routes; the protocol layer takes one.
 pub(super) struct Routes {
@@ -70,20 +77,23 @@ pub(super) struct ControlRoute {
     gate: Gate,
     core: Arc<Core>,
     control: Control,
+    administration: Option<Administration>,
 }
 
 impl ControlRoute {
-    pub(super) fn new(gate: Gate, core: Arc<Core>) -> Self {
+    pub(super) fn new(gate: Gate, core: Arc<Core>, administration: Option<Administration>) -> Self {
         let control = Control::new(core.nodes.clone());
-        Self { gate, core, control }
+        Self { gate, core, control, administration }
     }
 
     fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let info = request.extensions.get::<RequestInfo>().cloned();
-        if let Some(info) = &info
-            && let Ok(call) = Call::of(&request.method, request.uri.path())
-        {
-            info.set_operation(call.name());
+        if let Some(info) = &info {
+            if AdminCall::is_meant(request.uri.path()) {
+                info.set_operation("Administer");
+            } else if let Ok(call) = Call::of(&request.method, request.uri.path()) {
+                info.set_operation(call.name());
+            }
         }
         let seen = Seen {
             credentials: request.credentials.as_ref(),
@@ -98,7 +108,62 @@ impl ControlRoute {
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
         let id = id_of(&request.extensions);
-        self.answer(request).await.map_err(|failure| failure.answer(&id))
+        let answered = if AdminCall::is_meant(request.uri.path()) {
+            self.administer(request).await
+        } else {
+            self.answer(request).await
+        };
+        answered.map_err(|failure| failure.answer(&id))
+    }
+
+    /// The administration. Its refusals are documents of its own.
+    async fn administer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
+        let answered = match self.administered(request).await? {
+            Ok(answer) => {
+                let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
+                let closed = HeaderValue::from(answer.cut.sessions);
+                response.headers.insert(SESSIONS_CLOSED, closed);
+                let unreached = HeaderValue::from(answer.cut.nodes_unreached);
+                response.headers.insert(NODES_UNREACHED, unreached);
+                response
+            }
+            Err(error) => {
+                let (status, _) = error.told();
+                S3Response::with_status(Body::from(error.document()), status)
+            }
+        };
+        let mut response = answered;
+        if response.status != Some(http::StatusCode::NO_CONTENT) {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.insert(CONTENT_TYPE, json);
+        }
+        Ok(response)
+    }
+
+    async fn administered(
+        &self,
+        request: S3Request<Body>,
+    ) -> Result<Result<AdminAnswer, AdminError>, Failure> {
+        let caller = request.extensions.get::<Arc<Caller>>().cloned().ok_or_else(denied)?;
+        let own = caller.own_tenant().ok_or_else(denied)?;
+        let Some(administration) = &self.administration else {
+            return Ok(Err(AdminError::NoSuchEndpoint));
+        };
+        let call = match AdminCall::of(&request.method, request.uri.path()) {
+            Ok(call) => call,
+            Err(error) => return Ok(Err(error)),
+        };
+        let action = if call.verb == Verb::Get { Action::AdminRead } else { Action::AdminWrite };
+        if caller.may_in_tenant(action).is_err() {
+            return Ok(Err(AdminError::Denied));
+        }
+        let document = match call.verb {
+            Verb::Put => {
+                document(&request.headers, request.input, ADMIN_DOCUMENT_BYTES_MAX).await?
+            }
+            Verb::Get | Verb::Delete => Bytes::new(),
+        };
+        Ok(administration.answer(own, call, &document).await)
     }
 
     /// Rails and sessions. A session is remembered for what it is, and ends at once when its key

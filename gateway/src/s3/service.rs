@@ -68,7 +68,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),
     });
     let gate = Gate::new(Arc::clone(&core));
-    let control = ControlRoute::new(gate.clone(), Arc::clone(&core));
+    let control = ControlRoute::new(gate.clone(), Arc::clone(&core), state.administration);
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
     builder.set_auth(Secrets(state.credentials));

@@ -178,4 +178,3 @@ pub(super) fn version<S>(stream: &TlsStream<S>) -> TlsVersion {
         _ => TlsVersion::V1_3,
     }
 }
-

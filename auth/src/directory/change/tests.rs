@@ -44,12 +44,8 @@ fn user(called: &str, groups: &[&str], policies: &[&str]) -> User {
 }
 
 fn policy(called: &str) -> Change {
-    let record = ManagedPolicy {
-        tenant: ONE,
-        name: name(called),
-        created: at(0),
-        document: ALL.to_owned(),
-    };
+    let record =
+        ManagedPolicy { tenant: ONE, name: name(called), created: at(0), document: ALL.to_owned() };
     Change::PutPolicy(NamedPolicy::read(record).expect("a policy"))
 }
 
@@ -133,10 +129,7 @@ fn who_is_cut_off_cannot_sign() {
 fn what_is_named_stays() {
     let directory = directory();
     let refused = |change| directory.with(change).map(drop).expect_err("refused");
-    assert_eq!(
-        refused(Change::DeleteTenant(ONE)),
-        in_use(Kind::Tenant, "acme", Kind::User)
-    );
+    assert_eq!(refused(Change::DeleteTenant(ONE)), in_use(Kind::Tenant, "acme", Kind::User));
     assert_eq!(
         refused(Change::DeleteUser(ONE, name("anna"))),
         in_use(Kind::User, "anna", Kind::Key)
@@ -163,10 +156,7 @@ fn names_and_ids_have_one_holder() {
     let refused = |change| directory.with(change).map(drop).expect_err("refused");
     assert_eq!(refused(Change::PutTenant(tenant(2, "acme"))), taken(Kind::Tenant, "acme"));
     assert_eq!(refused(Change::PutTenant(tenant(0, "zero"))), DirectoryError::Root);
-    assert_eq!(
-        refused(Change::PutTenant(tenant(2, "000000000002"))),
-        DirectoryError::TenantNumber
-    );
+    assert_eq!(refused(Change::PutTenant(tenant(2, "000000000002"))), DirectoryError::TenantNumber);
     let stolen = AccessKey { tenant: TenantId::ROOT, ..access_key("KEYA", None) };
     assert_eq!(refused(key(stolen)), taken(Kind::Key, "KEYA"));
     assert_eq!(refused(key(access_key("KEYA", None))), taken(Kind::Key, "KEYA"));

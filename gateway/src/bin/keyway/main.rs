@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod admin;
 mod bench;
 mod client;

@@ -85,19 +85,9 @@ impl Caller {
         self.own_tenant().unwrap_or(self.tenant)
     }
 
-    /// Who it is, for logs: the ARN.
-    pub(in crate::s3) fn name(&self) -> String {
-        self.identity().caller.to_string()
-    }
-
     /// When it asks.
     pub(super) fn now(&self) -> Timestamp {
         self.now
-    }
-
-    /// The access key that signed; empty for nobody.
-    pub(in crate::s3) fn access_key(&self) -> &str {
-        self.principal.as_ref().map_or("", |principal| principal.access_key.as_str())
     }
 
     /// Whose sessions the caller may use; nobody has any.

@@ -8,10 +8,10 @@ use jiff::tz::TimeZone;
 use keyway_auth::policy::{Context, Key, TagKey, Value};
 use percent_encoding::percent_decode_str;
 
+use super::Seen;
 use super::caller::Caller;
 use super::query::parameter;
 use super::request::{Request, header};
-use super::Seen;
 use crate::config::TlsVersion;
 use crate::s3::errors::Failure;
 
@@ -28,19 +28,13 @@ const HEADERS: [(Key, HeaderName); 15] = [
     (Key::XAmzMetadataDirective, HeaderName::from_static("x-amz-metadata-directive")),
     (Key::XAmzObjectOwnership, HeaderName::from_static("x-amz-object-ownership")),
     (Key::XAmzSse, HeaderName::from_static("x-amz-server-side-encryption")),
-    (
-        Key::XAmzSseKmsKeyId,
-        HeaderName::from_static("x-amz-server-side-encryption-aws-kms-key-id"),
-    ),
+    (Key::XAmzSseKmsKeyId, HeaderName::from_static("x-amz-server-side-encryption-aws-kms-key-id")),
     (
         Key::XAmzSseCustomerAlgorithm,
         HeaderName::from_static("x-amz-server-side-encryption-customer-algorithm"),
     ),
     (Key::XAmzStorageClass, HeaderName::from_static("x-amz-storage-class")),
-    (
-        Key::XAmzWebsiteRedirectLocation,
-        HeaderName::from_static("x-amz-website-redirect-location"),
-    ),
+    (Key::XAmzWebsiteRedirectLocation, HeaderName::from_static("x-amz-website-redirect-location")),
 ];
 const LOCK_MODE: HeaderName = HeaderName::from_static("x-amz-object-lock-mode");
 const LOCK_HOLD: HeaderName = HeaderName::from_static("x-amz-object-lock-legal-hold");

@@ -43,8 +43,8 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use super::errors::Failure;
 use super::signed::SignedNames;
 use super::{Core, resolve};
-use request::Request;
 use crate::server::RequestInfo;
+use request::Request;
 
 pub(super) use caller::{Caller, hidden, unlisted};
 pub(super) use request::{needs, object};
@@ -158,11 +158,7 @@ impl Gate {
         Ok(Caller::new(principal, tenant, source_tenant, now))
     }
 
-    fn principal(
-        &self,
-        credentials: &Credentials,
-        seen: &Seen<'_>,
-    ) -> Result<Principal, Failure> {
+    fn principal(&self, credentials: &Credentials, seen: &Seen<'_>) -> Result<Principal, Failure> {
         let credential = self.core.credentials.find(&credentials.access_key);
         let principal = credential.map(|credential| credential.principal).ok_or_else(denied)?;
         if !covers_what_it_must(seen.headers, seen.uri) {
@@ -192,9 +188,7 @@ impl S3Access for Gate {
         let operation = Operation::find(cx.s3_op().name()).map_or("other", Operation::name);
         let admitted = self.admit(operation, cx.s3_path(), &seen, &mut left).await;
         cx.extensions_mut().extend(left);
-        admitted.map_err(|failure| {
-            failure.answer(&id.unwrap_or_else(super::RequestId::generate))
-        })
+        admitted.map_err(|failure| failure.answer(&id.unwrap_or_else(super::RequestId::generate)))
     }
 }
 
@@ -207,11 +201,7 @@ pub(super) fn denied() -> Failure {
 ///
 /// # Errors
 /// `AccessDenied` for a header that names no tenant, or is there twice.
-fn namespace(
-    headers: &HeaderMap,
-    header: &HeaderName,
-    own: TenantId,
-) -> Result<TenantId, Failure> {
+fn namespace(headers: &HeaderMap, header: &HeaderName, own: TenantId) -> Result<TenantId, Failure> {
     let mut values = headers.get_all(header).into_iter();
     let Some(value) = values.next() else { return Ok(own) };
     let named = value.to_str().ok().and_then(resolve::tenant_of);

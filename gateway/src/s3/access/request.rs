@@ -148,10 +148,7 @@ fn traits(headers: &HeaderMap) -> Traits {
 }
 
 /// What an operation needs for each of the objects that its body names.
-pub(in crate::s3) fn needs(
-    operation: &'static str,
-    traits: Traits,
-) -> impl Iterator<Item = Need> {
+pub(in crate::s3) fn needs(operation: &'static str, traits: Traits) -> impl Iterator<Item = Need> {
     Operation::find(operation).into_iter().flat_map(move |operation| operation.needs(traits))
 }
 
@@ -171,9 +168,9 @@ mod tests {
         uri: &'static str,
         headers: &[(&'static str, &'static str)],
     ) -> Result<Request, Failure> {
-        let headers = headers.iter().map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        });
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let (headers, uri) = (headers.collect::<HeaderMap>(), Uri::from_static(uri));
         let seen = Seen {
             credentials: None,

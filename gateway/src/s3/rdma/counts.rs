@@ -21,8 +21,7 @@ pub(in crate::s3) enum Declined {
 }
 
 impl Declined {
-    const ALL: [Self; 5] =
-        [Self::Foreign, Self::OtherNode, Self::Empty, Self::Copy, Self::Policy];
+    const ALL: [Self; 5] = [Self::Foreign, Self::OtherNode, Self::Empty, Self::Copy, Self::Policy];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -104,6 +103,9 @@ mod tests {
         assert!(stats.transfers.contains(&("verbs-gpu", "fenced", 1)));
         assert!(stats.transfers.contains(&("none", "quiet", 1)));
         assert_eq!(stats.transfers.iter().map(|(_, _, count)| count).sum::<u64>(), 2);
-        assert_eq!(stats.declined, [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1), ("policy", 1)]);
+        assert_eq!(
+            stats.declined,
+            [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1), ("policy", 1)]
+        );
     }
 }
