@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use keyway_integration_tests::s3::copy_source;
 use keyway_integration_tests::sigv4::{Credentials, Signer};
-use keyway_integration_tests::wire::{Connection, Request, Response};
+use keyway_integration_tests::wire::{Connection, Request, Response, encode};
 use serde_json::json;
 
 use crate::world::{World, denied, expect, refused, statement, to};
@@ -169,9 +169,34 @@ fn raw(path: &str) -> Request {
     })
 }
 
+fn percent_decoded(path: &str) -> Vec<u8> {
+    let bytes = path.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = path.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                decoded.push(byte);
+                at += 3;
+            }
+            None => {
+                decoded.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
+/// Signed as the server will read it, sent as it was written.
 fn sent(world: &World, who: &Credentials, mut request: Request) -> Result<Response> {
     request.set("host", world.server.authority());
+    let written = request.path.clone();
+    let read = percent_decoded(&written);
+    request.path = encode(&read, true);
     Signer::new(who).sign(&mut request);
+    request.path = written;
     Ok(Connection::open(world.server.address())?.exchange(&request)?)
 }
 

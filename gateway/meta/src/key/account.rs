@@ -81,9 +81,9 @@ mod tests {
         assert_eq!(&tenant_counter()[..], b"#t");
         for (record, head, tail) in [
             (Account::Tenant(tenant), b"at", &[][..]),
-            (Account::Policy(tenant, name()), b"ap", b"x"),
-            (Account::Group(tenant, name()), b"ag", b"x"),
-            (Account::User(tenant, name()), b"au", b"x"),
+            (Account::Policy(tenant, name()), b"ap", &b"x"[..]),
+            (Account::Group(tenant, name()), b"ag", &b"x"[..]),
+            (Account::User(tenant, name()), b"au", &b"x"[..]),
         ] {
             assert_eq!(account(&record), [&head[..], &seven, tail].concat());
             assert_eq!(parse_account(&account(&record)), Some(record));

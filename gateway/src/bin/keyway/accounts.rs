@@ -182,9 +182,27 @@ impl Admin {
         Ok(())
     }
 
-    /// Changes some fields and leaves the others as they are.
+    /// Changes some fields of what is there, and leaves the others as they are.
     async fn patch(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
-        let known = self.get(path).await?;
+        self.merge(self.get(path).await?, path, sent, fields).await
+    }
+
+    /// The same; what is not there is made.
+    async fn make(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
+        let known = match self.get(path).await {
+            Err(error) if is_missing(&error) => Value::Null,
+            known => known?,
+        };
+        self.merge(known, path, sent, fields).await
+    }
+
+    async fn merge(
+        &self,
+        known: Value,
+        path: &str,
+        sent: &[&str],
+        fields: Value,
+    ) -> anyhow::Result<Value> {
         let mut document = Map::new();
         for name in sent {
             if let Some(value) = known.get(name) {
@@ -200,6 +218,10 @@ impl Admin {
 const TENANT: [&str; 3] = ["name", "state", "public_access_block"];
 const USER: [&str; 5] = ["kind", "state", "groups", "policies", "tags"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(ClientError::is_not_found)
+}
 
 /// A part of a path.
 pub(crate) fn part(text: &str) -> String {
@@ -220,16 +242,7 @@ impl Tenants {
                 TenantCommand::List => return show(&admin.get("tenants").await?),
                 TenantCommand::Show { tenant } => return show(&admin.get(&path(tenant)).await?),
                 TenantCommand::Create { tenant } => {
-                    let found = admin.get(&path(tenant)).await;
-                    let missing = |error: &anyhow::Error| {
-                        error.downcast_ref().is_some_and(ClientError::is_not_found)
-                    };
-                    return show(&match found {
-                        Err(error) if missing(&error) => {
-                            admin.put(&path(tenant), &json!({})).await?
-                        }
-                        found => found?,
-                    });
+                    return show(&admin.make(&path(tenant), &TENANT, json!({})).await?);
                 }
                 TenantCommand::Delete { tenant } => return admin.delete(&path(tenant)).await,
                 TenantCommand::Suspend { tenant } => (tenant, json!({ "state": "suspended" })),
@@ -259,7 +272,7 @@ impl Users {
                         "policies": policies.iter().collect::<BTreeSet<_>>(),
                         "tags": tags,
                     });
-                    show(&admin.put(&path(user), &document).await?)
+                    show(&admin.make(&path(user), &USER, document).await?)
                 }
                 UserCommand::Suspend { user } => {
                     let fields = json!({ "state": "suspended" });

@@ -266,6 +266,10 @@ impl Caller {
     /// # Errors
     /// `AccessDenied`.
     pub(in crate::s3) fn may_in_tenant(&self, action: Action) -> Result<(), Failure> {
+        // A header that names another's buckets does not make their tenant one's own.
+        if self.own_tenant() != Some(self.tenant) {
+            return Err(denied());
+        }
         let resource = &Resource::account();
         self.may(&Question { action, resource, owner: None, rules: None })
     }
