@@ -223,8 +223,27 @@ fn the_commands_do_it_all() -> Result<()> {
     refused(&world.s3(&new).get("data", "a")?, 403, "InvalidAccessKeyId")?;
     run(&["user", "--tenant", "acme", "resume", "anna"])?;
     expect(&world.s3(&new).get("data", "a")?, 200)?;
-    run(&["tenant", "suspend", "acme"])?;
+    // A file says the same, as often as it is applied; what it does not name goes with --prune.
+    let accounts = dir.path().join("accounts.json");
+    let text = json!({ "tenants": { "acme": {
+        "policies": { "all": { "Version": "2012-10-17", "Statement": [
+            { "Effect": "Allow", "Action": "s3:GetObject", "Resource": "*" },
+        ] } },
+        "groups": { "team": { "policies": ["all"] } },
+        "users": { "anna": { "groups": ["team"] }, "carl": { "policies": ["all"] } },
+    } } });
+    std::fs::write(&accounts, text.to_string())?;
+    let accounts = accounts.to_str().context("a path")?;
+    run(&["apply", "--dry-run", "--file", accounts])?;
+    expect(&world.s3(&new).put("data", "c", b"x")?, 200)?;
+    for _ in 0..2 {
+        run(&["apply", "--file", accounts])?;
+        expect(&world.s3(&new).get("data", "a")?, 200)?;
+        crate::world::denied(&world.s3(&new).put("data", "c", b"x")?)?;
+    }
+    run(&["apply", "--prune", "--file", accounts])?;
     refused(&world.s3(&new).get("data", "a")?, 403, "InvalidAccessKeyId")?;
+    run(&["tenant", "suspend", "acme"])?;
     let told = run(&["tenant", "show", "acme"])?;
     ensure!(told["state"] == "suspended", "{told}");
     Ok(())

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
-use crate::{accounts, policy};
+use crate::{accounts, apply, policy};
 
 /// Says who may do what, and helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
@@ -23,6 +23,7 @@ enum Command {
     Group(accounts::Groups),
     Key(accounts::Keys),
     Policy(policy::Args),
+    Apply(apply::Args),
     /// Prints the OpenAPI document of the administration (docs/openapi.json).
     Openapi,
     Certs(Certs),
@@ -73,6 +74,7 @@ impl Args {
             Command::Group(groups) => groups.run(),
             Command::Key(keys) => keys.run(),
             Command::Policy(policy) => policy.run(),
+            Command::Apply(apply) => apply.run(),
             Command::Openapi => {
                 let document = keyway_gateway::control::admin::openapi::document();
                 Ok(std::io::stdout().lock().write_all(document.as_bytes())?)

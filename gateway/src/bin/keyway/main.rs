@@ -7,6 +7,7 @@
 
 mod accounts;
 mod admin;
+mod apply;
 mod bench;
 mod client;
 mod completions;
