@@ -1,13 +1,19 @@
 //! Access keys and the principals behind them.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use keyway_proto::TenantId;
 use secrecy::{ExposeSecret, SecretString};
+use subtle::ConstantTimeEq;
+
+use crate::directory::Standing;
+use crate::policy::{Caller, Policy, PublicAccessBlock};
 
 /// The public half of an access key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessKeyId(Arc<str>);
 
 impl AccessKeyId {
@@ -18,6 +24,13 @@ impl AccessKeyId {
 
     /// The id's text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// It hashes and sorts as its text does.
+impl Borrow<str> for AccessKeyId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -38,6 +51,11 @@ impl SecretKey {
         Self(text.into())
     }
 
+    /// Whether both are the same, in time that does not depend on where they differ.
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.expose().as_bytes().ct_eq(other.expose().as_bytes()).into()
+    }
+
     /// The secret, for signing alone.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -51,14 +69,47 @@ impl fmt::Debug for SecretKey {
 }
 
 /// Who a signature stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Principal {
     /// The tenant.
     pub tenant: TenantId,
-    /// The user within it.
+    /// The user within it; `root` for the tenant itself.
     pub user: Arc<str>,
     /// The access key that signed.
     pub access_key: AccessKeyId,
+    /// What policies know of it.
+    pub identity: Arc<Identity>,
+}
+
+/// Somebody, as policies see them.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Who it is.
+    pub caller: Caller,
+    /// The policies of the user and of its groups.
+    pub policies: Vec<Arc<Policy>>,
+    /// The access key's own: where there are any, one of them must allow as well.
+    pub session: Vec<Arc<Policy>>,
+    /// The user's tags: `aws:PrincipalTag/…`.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Identity {
+    /// Of somebody to whom no policy of their own speaks.
+    pub fn of(caller: Caller) -> Self {
+        Self { caller, policies: Vec::new(), session: Vec::new(), tags: BTreeMap::new() }
+    }
+}
+
+impl Principal {
+    /// The name of a tenant itself, among its users.
+    pub const ROOT: &'static str = "root";
+
+    /// A tenant itself, signing with this key.
+    pub fn root(tenant: TenantId, access_key: AccessKeyId) -> Self {
+        let identity = Arc::new(Identity::of(Caller::root(tenant)));
+        Self { tenant, user: Arc::from(Self::ROOT), access_key, identity }
+    }
 }
 
 /// An access key as the store knows it.
@@ -72,6 +123,22 @@ pub struct Credential {
 
 /// Where access keys are looked up.
 pub trait CredentialStore: Send + Sync + 'static {
-    /// The key with this id; `None` when there is none or it is disabled.
+    /// The key with this id; `None` when there is none, or it, its user or its tenant may not
+    /// sign now.
     fn find(&self, id: &str) -> Option<Credential>;
+
+    /// What holds for all of a tenant's buckets, whoever asks.
+    fn terms(&self, tenant: TenantId) -> Terms {
+        let _ = tenant;
+        Terms::default()
+    }
+}
+
+/// What a tenant's standing means for its buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Nobody is let into the buckets of a tenant that is suspended.
+    pub standing: Standing,
+    /// Adds to the block of each bucket.
+    pub block: PublicAccessBlock,
 }

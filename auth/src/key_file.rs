@@ -13,6 +13,8 @@ use chacha20poly1305::aead::{Aead, Generate, Key, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use zeroize::Zeroizing;
 
+use crate::secrets::{KeyProvider, SecretsError};
+
 /// Length of the key, and of the file that holds it.
 const KEY_BYTES: usize = 32;
 /// Length of the nonce in front of what is sealed.
@@ -133,15 +135,7 @@ impl KeyFile {
     /// # Errors
     /// [`KeyFileError::Io`]; the former file is then still in place.
     pub fn seal_to(&self, path: &Path, purpose: Purpose, plain: &[u8]) -> Result<(), KeyFileError> {
-        let nonce = XNonce::generate();
-        let sealed = self
-            .cipher()
-            .encrypt(&nonce, Payload { msg: plain, aad: purpose.tag() })
-            .expect("a few KiB are far below the cipher's limit");
-        let mut file = Vec::with_capacity(MAGIC.len() + NONCE_BYTES + sealed.len());
-        file.extend_from_slice(MAGIC);
-        file.extend_from_slice(&nonce);
-        file.extend_from_slice(&sealed);
+        let file = self.sealed(purpose.tag(), plain);
         write_private(path, &file).map_err(|e| io_error("write", path, e))
     }
 
@@ -163,19 +157,53 @@ impl KeyFile {
         }
         .map_err(|e| io_error("read", path, e))?;
         let not_sealed = || KeyFileError::NotSealed { path: path.to_owned() };
-        let (nonce, sealed) = file
-            .strip_prefix(MAGIC)
-            .and_then(|rest| rest.split_first_chunk::<NONCE_BYTES>())
-            .ok_or_else(not_sealed)?;
-        self.cipher()
-            .decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: purpose.tag() })
-            .map(|plain| Some(Zeroizing::new(plain)))
-            .map_err(|_| KeyFileError::Tampered { path: path.to_owned() })
+        let parts = split(&file).ok_or_else(not_sealed)?;
+        self.opened(purpose.tag(), parts)
+            .map(Some)
+            .ok_or_else(|| KeyFileError::Tampered { path: path.to_owned() })
+    }
+
+    fn sealed(&self, tag: &[u8], plain: &[u8]) -> Vec<u8> {
+        let nonce = XNonce::generate();
+        let sealed = self
+            .cipher()
+            .encrypt(&nonce, Payload { msg: plain, aad: tag })
+            .expect("a few KiB are far below the cipher's limit");
+        let mut whole = Vec::with_capacity(MAGIC.len() + NONCE_BYTES + sealed.len());
+        whole.extend_from_slice(MAGIC);
+        whole.extend_from_slice(&nonce);
+        whole.extend_from_slice(&sealed);
+        whole
+    }
+
+    fn opened(
+        &self,
+        tag: &[u8],
+        (nonce, sealed): (&[u8; NONCE_BYTES], &[u8]),
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let payload = Payload { msg: sealed, aad: tag };
+        self.cipher().decrypt(&XNonce::from(*nonce), payload).ok().map(Zeroizing::new)
     }
 
     fn cipher(&self) -> XChaCha20Poly1305 {
         XChaCha20Poly1305::new(&Key::<XChaCha20Poly1305>::from(*self.key))
     }
+}
+
+impl KeyProvider for KeyFile {
+    fn seal(&self, context: &[u8], plain: &[u8]) -> Result<Vec<u8>, SecretsError> {
+        Ok(self.sealed(context, plain))
+    }
+
+    fn open(&self, context: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+        let opened = split(sealed).and_then(|parts| self.opened(context, parts));
+        opened.ok_or(SecretsError::Tampered)
+    }
+}
+
+/// The nonce and what is sealed, of something of this format's version.
+fn split(whole: &[u8]) -> Option<(&[u8; NONCE_BYTES], &[u8])> {
+    whole.strip_prefix(MAGIC)?.split_first_chunk::<NONCE_BYTES>()
 }
 
 /// 32 bytes from the system's random source.
@@ -249,6 +277,16 @@ mod tests {
             fs::write(&sealed, &good[..length]).unwrap();
             assert!(key.open_from(&sealed, PURPOSE).is_err(), "cut to {length}");
         }
+    }
+
+    #[test]
+    fn a_secret_opens_in_its_own_context_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = KeyFile::open_or_create(&dir.path().join("key")).unwrap();
+        let sealed = key.seal(b"key A", b"secret").unwrap();
+        assert_eq!(&**key.open(b"key A", &sealed).unwrap(), b"secret");
+        assert_eq!(key.open(b"key B", &sealed), Err(SecretsError::Tampered));
+        assert_eq!(key.open(b"key A", &sealed[..20]), Err(SecretsError::Tampered));
     }
 
     #[test]

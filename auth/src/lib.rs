@@ -7,12 +7,18 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod directory;
 pub mod grant;
 pub mod key_file;
 pub mod policy;
 pub mod root;
+pub mod secrets;
 pub mod sigv4;
 
-pub use credential::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+pub use credential::{
+    AccessKeyId, Credential, CredentialStore, Identity, Principal, SecretKey, Terms,
+};
+pub use directory::{Directory, DirectoryError, Name};
 pub use key_file::{KeyFile, KeyFileError};
 pub use root::{InvalidCredentials, RootCredentials, RootError};
+pub use secrets::{KeyProvider, SecretsError};

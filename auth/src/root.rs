@@ -1,7 +1,6 @@
 //! The root tenant's credentials: given by the operator, or generated once and kept sealed.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -77,30 +76,14 @@ impl Drop for Stored {
 impl RootCredentials {
     /// Checks and takes over credentials that the operator gives.
     pub fn given(access_key: &str, secret: SecretKey) -> Result<Self, InvalidCredentials> {
-        let length = access_key.chars().count();
-        if !(ACCESS_KEY_CHARS_MIN..=ACCESS_KEY_CHARS_MAX).contains(&length) {
-            return Err(InvalidCredentials::AccessKeyLength(length));
-        }
-        if !access_key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
-            return Err(InvalidCredentials::AccessKeyCharacters);
-        }
-        if !(SECRET_CHARS_MIN..=SECRET_CHARS_MAX).contains(&secret.expose().len()) {
-            return Err(InvalidCredentials::SecretLength);
-        }
-        if !secret.expose().bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(InvalidCredentials::SecretCharacters);
-        }
+        check_access_key(access_key)?;
+        check_secret(&secret)?;
         Ok(Self::new(access_key, secret))
     }
 
     /// Draws new ones: 90 bits in the id, 240 in the secret.
     pub fn generate() -> Self {
-        const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-        let letters = random_bytes();
-        let id = letters[..18].iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
-        let access_key = format!("KW{}", id.collect::<String>());
-        let secret = BASE64_URL_SAFE_NO_PAD.encode(&random_bytes()[..30]);
-        Self::new(&access_key, SecretKey::new(secret))
+        Self::new(generated_access_key().as_str(), generated_secret())
     }
 
     /// Those stored at `path`; `None` when there are none.
@@ -149,13 +132,56 @@ impl RootCredentials {
     }
 
     fn new(access_key: &str, secret: SecretKey) -> Self {
-        let principal = Principal {
-            tenant: TenantId::ROOT,
-            user: Arc::from("root"),
-            access_key: AccessKeyId::new(access_key),
-        };
+        let principal = Principal::root(TenantId::ROOT, AccessKeyId::new(access_key));
         Self { credential: Credential { principal, secret } }
     }
+}
+
+/// Refuses ids that no client could pass on.
+///
+/// # Errors
+/// [`InvalidCredentials`] says which rule the id breaks.
+pub fn check_access_key(id: &str) -> Result<(), InvalidCredentials> {
+    let length = id.chars().count();
+    if !(ACCESS_KEY_CHARS_MIN..=ACCESS_KEY_CHARS_MAX).contains(&length) {
+        return Err(InvalidCredentials::AccessKeyLength(length));
+    }
+    if !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+        return Err(InvalidCredentials::AccessKeyCharacters);
+    }
+    Ok(())
+}
+
+/// Refuses secrets that are weak, or that no client could pass on.
+///
+/// # Errors
+/// [`InvalidCredentials`] says which rule the secret breaks, and nothing of it.
+pub fn check_secret(secret: &SecretKey) -> Result<(), InvalidCredentials> {
+    if !(SECRET_CHARS_MIN..=SECRET_CHARS_MAX).contains(&secret.expose().len()) {
+        return Err(InvalidCredentials::SecretLength);
+    }
+    if !secret.expose().bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(InvalidCredentials::SecretCharacters);
+    }
+    Ok(())
+}
+
+/// A new id of 20 characters, 90 of its bits random.
+pub fn generated_access_key() -> AccessKeyId {
+    let letters = random_letters();
+    AccessKeyId::new(&format!("KW{letters}"))
+}
+
+/// A new secret of 40 characters, 240 bits.
+pub fn generated_secret() -> SecretKey {
+    SecretKey::new(BASE64_URL_SAFE_NO_PAD.encode(&random_bytes()[..30]))
+}
+
+/// 18 random letters and digits: 90 bits.
+pub(crate) fn random_letters() -> String {
+    const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let bytes = random_bytes();
+    bytes[..18].iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect()
 }
 
 impl CredentialStore for RootCredentials {

@@ -78,8 +78,8 @@ pub use keyway_fabric::memory::{
 };
 pub use keyway_proto::{Durability, FlushReply, PrefetchReply};
 pub use ops::{
-    CopyObject, DeleteFailure, DeleteObject, Flush, HeadObject, ListBuckets, ListObjects, ListPage,
-    ListedBucket, ListedObject, Prefetch, Presign,
+    Administer, CopyObject, DeleteFailure, DeleteObject, Flush, HeadObject, ListBuckets,
+    ListObjects, ListPage, ListedBucket, ListedObject, Prefetch, Presign,
 };
 pub use rdma::{
     Fallback, Fallbacks, Phases, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError,

@@ -37,11 +37,7 @@ struct OneKey;
 impl CredentialStore for OneKey {
     fn find(&self, id: &str) -> Option<Credential> {
         (id == ACCESS_KEY).then(|| Credential {
-            principal: Principal {
-                tenant: TenantId::ROOT,
-                user: "root".into(),
-                access_key: AccessKeyId::new(ACCESS_KEY),
-            },
+            principal: Principal::root(TenantId::ROOT, AccessKeyId::new(ACCESS_KEY)),
             secret: SecretKey::new(SECRET_KEY.to_owned()),
         })
     }
@@ -109,6 +105,7 @@ fn requests(c: &mut Criterion) {
         nodes: Nodes::single(node),
         credentials: Arc::new(OneKey),
         clock: Arc::new(SystemClock),
+        administration: None,
         maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! [`serve()`] composes all of it from a [`Config`]; [`server`] speaks HTTP, [`s3`] holds the
 //! S3 operations over the catalog and [`node`] the storage nodes that they send their plans
-//! to, [`control`] opens sessions with them, [`maintenance`] releases what nothing names any more, [`admin`] answers operators,
+//! to, [`control`] opens sessions with them, [`accounts`] knows who there is, [`maintenance`]
+//! releases what nothing names any more, [`admin`] answers operators,
 //! [`doctor`] and [`pki`] help them, and [`telemetry`] tells what happens.
 //!
 //! What may not enter: disks, devices, `unsafe`. Object bytes pass through here in frames
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod admin;
 pub mod config;
 pub mod control;

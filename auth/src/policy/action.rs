@@ -57,6 +57,9 @@ actions! {
         GetAccountPublicAccessBlock "s3:GetAccountPublicAccessBlock",
         ListAllMyBuckets "s3:ListAllMyBuckets",
         PutAccountPublicAccessBlock "s3:PutAccountPublicAccessBlock",
+        AdminRead "keyway:AdminRead",
+        AdminWrite "keyway:AdminWrite",
+        OpenSession "keyway:OpenSession",
     }
     Bucket {
         CreateBucket "s3:CreateBucket",
@@ -166,7 +169,7 @@ impl Action {
     /// Whether the action says how another one is carried out. What S3 action it comes with
     /// needs an `Allow`; the gate needs only that nothing denies it.
     pub const fn is_gate(self) -> bool {
-        matches!(self, Self::RdmaGet | Self::RdmaPut)
+        matches!(self, Self::RdmaGet | Self::RdmaPut | Self::OpenSession)
     }
 }
 

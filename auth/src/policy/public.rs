@@ -1,9 +1,12 @@
 //! The public-access block: what keeps a tenant's data from everybody by mistake.
 
+use serde::{Deserialize, Serialize};
+
 use super::Policy;
 
 /// The four settings of a bucket, of a tenant, or of both together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PublicAccessBlock {
     /// Refuses ACLs that grant to groups.
     pub block_public_acls: bool,

@@ -158,8 +158,8 @@ impl Answer {
         }
         let status = self.status();
         let said = xml::parse::<xml::ErrorDocument>(&text).ok();
-        let (code, message, request_id) =
-            said.map(|e| (e.code, e.message, e.request_id)).unwrap_or_default();
+        let said = said.map(|e| (e.code, e.message, e.request_id));
+        let (code, message, request_id) = said.or_else(|| json_error(&text)).unwrap_or_default();
         let in_words = || status.canonical_reason().unwrap_or("unknown status").to_owned();
         ClientError::Service(Box::new(ServiceError {
             status,
@@ -174,4 +174,11 @@ impl Answer {
             connection.release();
         }
     }
+}
+
+/// The code and the message of an error of the administration.
+fn json_error(text: &[u8]) -> Option<(String, String, Option<String>)> {
+    let document: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let word = |name: &str| document["error"][name].as_str().map(str::to_owned);
+    Some((word("code")?, word("message").unwrap_or_default(), None))
 }

@@ -1,5 +1,7 @@
-//! Operations of one request: buckets, heads, listings, copies, deletions, presigned URLs, flushes.
+//! Operations of one request: buckets, heads, listings, copies, deletions, presigned URLs, flushes,
+//! and the administration.
 
+mod admin;
 mod bucket;
 mod copy;
 mod delete;
@@ -9,6 +11,7 @@ mod list;
 mod prefetch;
 mod presign;
 
+pub use admin::Administer;
 pub use bucket::{ListBuckets, ListedBucket};
 pub use copy::CopyObject;
 pub use delete::{DeleteFailure, DeleteObject};

@@ -8,7 +8,12 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use keyway_proto::{BucketId, ChunkId, NodeId, TenantId, UploadId, VersionId};
 
+mod account;
+
+pub(crate) use account::{account, accounts, parse_account, tenant_counter};
+
 const COUNTER: u8 = b'#';
+const ACCOUNT: u8 = b'a';
 const BUCKET: u8 = b'b';
 const BUCKET_ALIVE: u8 = b'i';
 const CHUNK_OWNER: u8 = b'c';
@@ -20,6 +25,7 @@ const PART: u8 = b'p';
 const UPLOAD: u8 = b'u';
 const PENDING: u8 = b'w';
 const PENDING_PART: u8 = b'x';
+const CONFIGURATION: u8 = b'f';
 /// Versions that are not current: `v`, bucket, escaped key, inverted milliseconds, version.
 /// Reserved for versioning; nothing writes it yet.
 #[cfg(test)]
@@ -61,6 +67,14 @@ pub(crate) fn bucket_name(key: &[u8]) -> Option<&str> {
 /// Present while the bucket exists: what every write into it requires.
 pub(crate) fn bucket_alive(id: BucketId) -> Bytes {
     build(BUCKET_ALIVE, 8, |key| key.put_u64(id.0))
+}
+
+/// One of the documents that configure a bucket.
+pub(crate) fn configuration(id: BucketId, kind: u8) -> Bytes {
+    build(CONFIGURATION, 9, |key| {
+        key.put_u64(id.0);
+        key.put_u8(kind);
+    })
 }
 
 /// The current object under a key.
@@ -343,6 +357,7 @@ mod tests {
         let join = |parts: &[&[u8]]| parts.concat();
         assert_eq!(&bucket_counter()[..], b"#b");
         assert_eq!(bucket(TenantId(1), "abc"), join(&[b"b", &[0, 0, 0, 0, 0, 0, 0, 1], b"abc"]));
+        assert_eq!(configuration(BUCKET_ID, 1), join(&[b"f", &bucket_7, &[1]]));
         assert_eq!(bucket_alive(BUCKET_ID), join(&[b"i", &bucket_7]));
         assert_eq!(object(BUCKET_ID, "a\0b"), join(&[b"o", &bucket_7, b"a\0\xffb\0\x01"]));
         assert_eq!(
@@ -373,6 +388,8 @@ mod tests {
     fn keyspaces_do_not_meet() {
         let mut kinds = [
             COUNTER,
+            ACCOUNT,
+            CONFIGURATION,
             BUCKET,
             BUCKET_ALIVE,
             CHUNK_OWNER,

@@ -2,18 +2,20 @@
 //!
 //! [`store`] is an ordered transactional key-value trait with the engine `embedded`; the
 //! [`catalog`] above it holds S3's semantics, once, for every engine. [`record`] is what it
-//! takes and gives; `key` and `row` are how that is stored (docs/metadata.md).
+//! takes and gives; [`accounts`] keeps who there is; `key` and `row` are how that is stored (docs/metadata.md).
 //!
 //! What may not enter: HTTP, XML, object bytes, the clock (callers pass the time).
 
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod catalog;
 mod key;
 pub mod record;
 mod row;
 pub mod store;
 
+pub use accounts::{Account, Accounts};
 pub use catalog::{Catalog, CatalogError};
 pub use record::*;
 pub use store::{

@@ -41,6 +41,21 @@ pub(crate) fn decode_counter(row: &[u8]) -> Result<u64, MetaError> {
     row.try_into().map(u64::from_be_bytes).map_err(|_| MetaError::Damaged("counter"))
 }
 
+/// A document that is its writer's to read.
+pub(crate) fn encode_document(document: &[u8]) -> Bytes {
+    let mut row = BytesMut::with_capacity(1 + document.len());
+    row.put_u8(FORMAT);
+    row.put_slice(document);
+    row.freeze()
+}
+
+pub(crate) fn decode_document(row: &Bytes) -> Result<Bytes, MetaError> {
+    match row.first() {
+        Some(&FORMAT) => Ok(row.slice(1..)),
+        _ => Err(MetaError::Damaged("document")),
+    }
+}
+
 /// A chunk, as the owners and the garbage queue keep it.
 pub(crate) fn encode_extent(extent: &Extent) -> Bytes {
     pack_extents(std::slice::from_ref(extent))
@@ -236,6 +251,7 @@ mod tests {
         let id = UploadId::from_bytes([0; 16]);
         let _ = decode_bucket(TenantId::ROOT, "bucket", row);
         let _ = decode_counter(row);
+        let _ = decode_document(row);
         let _ = decode_extent(row);
         let _ = decode_object(row);
         let _ = decode_summary(row);

@@ -8,12 +8,15 @@
 //! | `POST /_keyway/v1/prefetch` | objects are in the nodes' memory (the S3 service does it) |
 //! | `POST /_keyway/v1/ranges` | ranges of an object are in the caller's memory (the S3 service, too) |
 //! | `POST /_keyway/v1/flush` | objects are on the nodes' devices (the S3 service does it) |
+//! | `… /_keyway/v1/admin/…` | who there is: [`admin`] |
 //! | `DELETE /_keyway/v1/sessions/{id}` | that session is no more, and no key of it lives |
 //!
 //! Requests are signed as S3's are, and bodies with them; the S3 service verifies that and
 //! says who calls. A session is its opener's: the same tenant and access key.
 //!
 //! What may not enter: HTTP bodies, signatures, S3's error codes.
+
+pub mod admin;
 
 use futures::future::join_all;
 use http::{Method, StatusCode};
@@ -31,7 +34,7 @@ use crate::node::Nodes;
 /// What the paths of all control endpoints begin with.
 pub const PREFIX: &str = "/_keyway/v1/";
 /// The paths of all of them, as the server's router writes them.
-pub const ROUTES: [&str; 7] = [
+pub const ROUTES: [&str; 8] = [
     "/_keyway/v1/rails",
     "/_keyway/v1/sessions",
     "/_keyway/v1/sessions/{id}",
@@ -39,7 +42,10 @@ pub const ROUTES: [&str; 7] = [
     "/_keyway/v1/prefetch",
     RANGES_PATH,
     "/_keyway/v1/flush",
+    ADMIN_ROUTE,
 ];
+/// Those of the administration, which has a table of its own.
+const ADMIN_ROUTE: &str = "/_keyway/v1/admin/{*rest}";
 /// Where many ranges of an object are asked for.
 pub const RANGES_PATH: &str = "/_keyway/v1/ranges";
 /// Largest document in a request, in bytes, but for one of ranges.
@@ -117,6 +123,17 @@ pub struct Answer {
     pub status: StatusCode,
     /// The document; empty where there is none.
     pub json: Vec<u8>,
+    /// The session that was opened, if one was.
+    pub opened: Option<Opened>,
+}
+
+/// A session that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its id.
+    pub session: SessionId,
+    /// How its keys die; none where both ends are on one host.
+    pub strength: Option<KeyStrength>,
 }
 
 impl Call {
@@ -193,13 +210,17 @@ impl Control {
             Call::OpenSession => {
                 let request = request(&owner, document)?;
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
-                Ok(ok(&node.open_session(owner, request).await?))
+                let offer = node.open_session(owner, request).await?;
+                let opened = Opened { session: offer.session, strength: Some(offer.strength) };
+                Ok(Answer { opened: Some(opened), ..ok(&offer) })
             }
             Call::OpenLocalSession => {
                 let request: LocalSessionRequest = parsed(document)?;
                 bounded(&owner, request.windows)?;
                 let node = self.nodes.by_id(request.node).ok_or(SessionError::NoSuchRail)?;
-                Ok(ok(&node.open_local_session(owner, request).await?))
+                let offer = node.open_local_session(owner, request).await?;
+                let opened = Opened { session: offer.session, strength: None };
+                Ok(Answer { opened: Some(opened), ..ok(&offer) })
             }
             Call::Prefetch | Call::GetRanges | Call::Flush => {
                 unreachable!("they name objects, which are not known here")
@@ -209,7 +230,11 @@ impl Control {
                 let closed = node.close_sessions(SessionSelector::One(session, owner)).await;
                 match closed.map_err(|error| SessionError::Unreachable(error.to_string().into()))? {
                     0 => Err(ControlError::NoSuchSession),
-                    _ => Ok(Answer { status: StatusCode::NO_CONTENT, json: Vec::new() }),
+                    _ => Ok(Answer {
+                        status: StatusCode::NO_CONTENT,
+                        json: Vec::new(),
+                        opened: None,
+                    }),
                 }
             }
         }
@@ -279,7 +304,7 @@ fn bounded(owner: &SessionOwner, windows: u32) -> Result<(), ControlError> {
 /// A document with status 200.
 pub fn ok(document: &impl Serialize) -> Answer {
     let json = serde_json::to_vec(document).expect("types of ours have a JSON form");
-    Answer { status: StatusCode::OK, json }
+    Answer { status: StatusCode::OK, json, opened: None }
 }
 
 #[cfg(test)]
@@ -290,7 +315,7 @@ mod tests {
     #[test]
     fn routes_are_calls() {
         let mut calls = Vec::new();
-        for route in ROUTES {
+        for route in ROUTES.into_iter().filter(|route| *route != ADMIN_ROUTE) {
             let path = route.replace("{id}", "00000001000000ab");
             let methods = [Method::GET, Method::POST, Method::DELETE];
             let found = methods.iter().filter_map(|method| Call::of(method, &path).ok());

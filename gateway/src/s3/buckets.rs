@@ -30,6 +30,9 @@ pub(super) async fn create_bucket(
         return Err(Failure::not_implemented("Object Lock is not implemented by this server."));
     }
     let name = BucketName::from_str(&input.bucket)?;
+    let asked = input.create_bucket_configuration.as_ref();
+    let asked = asked.and_then(|asked| asked.location_constraint.as_ref());
+    caller.may_create(&name, asked.map(BucketLocationConstraint::as_str))?;
     let region = region_of(core, input.create_bucket_configuration.as_ref())?;
     let etag = match request.headers.get(ETAG_POLICY) {
         None => core.default_etag,

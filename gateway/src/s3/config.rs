@@ -27,6 +27,10 @@ section! {
         pub signed_chunk_budget_bytes: u64 = 32 * MIB,
         /// Largest XML document in a request, in bytes.
         pub xml_max_bytes: u64 = 8 * MIB,
+        /// Number of the tenant whose buckets are meant by a request that is not signed and does
+        /// not name their owner in `x-amz-expected-bucket-owner`. Its buckets' policies decide
+        /// whether such a request is let in.
+        pub public_tenant: u64 = 0,
         /// How far a request's clock may be off, in seconds.
         pub clock_skew_max_s: u32 = 15 * 60,
     }

@@ -5,7 +5,6 @@
 //! from node to node in frames, as in a GET and a PUT.
 
 use futures::StreamExt;
-use keyway_auth::Principal;
 use keyway_meta::{
     Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part,
 };
@@ -17,7 +16,7 @@ use keyway_proto::{
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
-use super::access::caller;
+use super::access::{Caller, caller};
 use super::body::Outgoing;
 use super::checksums::{self, Told};
 use super::conditions::{self, ReadConditions, write_condition};
@@ -88,7 +87,7 @@ pub(super) async fn copy_object(
         attempt += 1;
         let found = core.catalog.object(&source.bucket, &source.key).await?;
         conditions.check_copy(&found)?;
-        let object = copied(core, caller.tenant, &found, kind, replace, &given).await?;
+        let object = copied(core, caller.account(), &found, kind, replace, &given).await?;
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(object.etag.clone())),
             last_modified: Some(conditions::timestamp(object.modified)),
@@ -193,7 +192,7 @@ pub(super) async fn upload_part_copy(
     conditions.check_copy(&found)?;
     let range = source_range(&found, input.copy_source_range.as_deref())?;
     let kind = upload.checksum.map(|(kind, _)| kind);
-    let part = copy_part(core, caller.tenant, &bucket, &found, range, number, kind).await?;
+    let part = copy_part(core, caller.account(), &bucket, &found, range, number, kind).await?;
     let result = CopyPartResult {
         e_tag: Some(ETag::Strong(part.0.etag.clone())),
         last_modified: Some(conditions::timestamp(part.0.modified)),
@@ -248,7 +247,7 @@ async fn publish_part(
 
 async fn source(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     source: &CopySource,
     expected_owner: Option<&str>,
 ) -> Result<Source, Failure> {
@@ -257,7 +256,7 @@ async fn source(
     };
     resolve::null_version(version_id.as_deref())?;
     let key = resolve::key(key)?;
-    let bucket = resolve::bucket(core, caller, bucket, expected_owner).await?;
+    let bucket = resolve::source(core, caller, bucket, expected_owner).await?;
     Ok(Source { bucket, key })
 }
 

@@ -1,12 +1,13 @@
 //! DeleteObject and DeleteObjects.
 
 use futures::StreamExt;
+use keyway_auth::policy::Traits;
 use keyway_meta::catalog::WriteCondition;
 use keyway_meta::{Bucket, CatalogError};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
-use super::access::caller;
+use super::access::{self, Caller, caller};
 use super::checksums::Declared;
 use super::conditions::write_condition;
 use super::errors::Failure;
@@ -59,8 +60,9 @@ pub(super) async fn delete_objects(
     }
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let bypass = input.bypass_governance_retention == Some(true);
     let deletions: Vec<_> =
-        objects.iter().map(|object| delete_one(core, &bucket, object)).collect();
+        objects.iter().map(|object| delete_one(core, caller, bypass, &bucket, object)).collect();
     let outcomes: Vec<Result<(), Failure>> =
         futures::stream::iter(deletions).buffered(CONCURRENT_MAX).collect().await;
 
@@ -86,9 +88,17 @@ pub(super) async fn delete_objects(
 
 async fn delete_one(
     core: &Core,
+    caller: &Caller,
+    bypass: bool,
     bucket: &Bucket,
     object: &ObjectIdentifier,
 ) -> Result<(), Failure> {
+    let resource = access::object(&bucket.name, &object.key);
+    let version = object.version_id.is_some();
+    let traits = Traits { version, bypass_governance: bypass, ..Traits::default() };
+    for need in access::needs("DeleteObjects", traits) {
+        caller.may_here(need.action, &resource)?;
+    }
     let key = resolve::key(&object.key)?;
     resolve::null_version(object.version_id.as_deref())?;
     let condition = match &object.e_tag {

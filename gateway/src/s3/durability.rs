@@ -9,13 +9,14 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use keyway_auth::Principal;
+use keyway_auth::policy::Action;
 use keyway_meta::catalog::{Pending, PendingIn};
 use keyway_meta::{Bucket, EtagPolicy};
 use keyway_proto::unit::KIB;
 use keyway_proto::{Durability, FlushReply, FlushRequest, ObjectKey, UploadId};
 use s3s::S3ErrorCode;
 
+use super::access::{self, Caller};
 use super::errors::Failure;
 use super::{Core, resolve};
 use crate::control::ControlError;
@@ -155,7 +156,7 @@ pub(super) async fn settled(core: &Core, what: Awaited<'_>) -> Result<(), Failur
 /// `NoSuchBucket`, `NoSuchKey`, `InvalidArgument` for a key without a bucket.
 pub(super) async fn flush(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     request: FlushRequest,
 ) -> Result<FlushReply, Failure> {
     let begun = Instant::now();
@@ -172,11 +173,24 @@ pub(super) async fn flush(
     }
 }
 
-async fn look(core: &Core, caller: &Principal, request: &FlushRequest) -> Result<Settled, Failure> {
+async fn look(core: &Core, caller: &Caller, request: &FlushRequest) -> Result<Settled, Failure> {
     let (catalog, nodes) = (&core.catalog, &core.nodes);
     let named = match &request.bucket {
-        Some(name) => Some(resolve::bucket(core, caller, name, None).await?),
-        None => None,
+        Some(name) => {
+            let rules = caller.enter(core, name).await?;
+            match &request.key {
+                // Who may write it may wait for it.
+                Some(key) => {
+                    caller.may_in(&rules, Action::PutObject, &access::object(name, key))?
+                }
+                None => caller.may_list_in(&rules, "")?,
+            }
+            Some(rules.bucket)
+        }
+        None => {
+            caller.may_in_tenant(Action::ListAllMyBuckets)?;
+            None
+        }
     };
     match (named, &request.key) {
         (None, Some(_)) => Err(ControlError::OutOfBounds("key").into()),

@@ -270,7 +270,10 @@ fn custom_status(code: &S3ErrorCode) -> StatusCode {
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
         "RDMANotSupported" => StatusCode::NOT_IMPLEMENTED,
         "RDMATransferFailed" => StatusCode::INTERNAL_SERVER_ERROR,
-        "NoSuchEndpoint" | "NoSuchRail" | "NoSuchSession" => StatusCode::NOT_FOUND,
+        "NoSuchEndpoint"
+        | "NoSuchRail"
+        | "NoSuchSession"
+        | "NoSuchPublicAccessBlockConfiguration" => StatusCode::NOT_FOUND,
         "IncompatibleSession" => StatusCode::CONFLICT,
         "TooManySessions" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_REQUEST,

@@ -5,13 +5,14 @@
 //! ranges. What bounds it: the node.
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
-use keyway_auth::Principal;
+use keyway_auth::policy::Action;
 use keyway_dataplane::TransferError;
 use keyway_meta::Object;
 use keyway_proto::{ByteRange, InvalidRanges, RangesRequest};
 use s3s::S3ErrorCode;
 use s3s::dto::ETagCondition;
 
+use super::access::{self, Caller};
 use super::answer::{self, Overrides};
 use super::conditions::ReadConditions;
 use super::errors::Failure;
@@ -28,21 +29,27 @@ const SIZE: HeaderName = HeaderName::from_static("x-keyway-object-size");
 /// GetObject, and those of a GET with a token.
 pub(super) async fn gather(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     headers: &HeaderMap,
     extensions: &Extensions,
     document: &[u8],
 ) -> Result<HeaderMap, Failure> {
     let request = RangesRequest::parse(document).map_err(refused)?;
     let offered = rdma::offered_memory(core, headers, extensions, &request)?;
+    let rules = caller.enter(core, request.bucket()).await?;
+    let resource = access::object(request.bucket(), request.key());
+    if caller.may_in(&rules, Action::RdmaGet, &resource).is_err() {
+        return Err(rdma::declined_by_policy(core));
+    }
+    caller.may_in(&rules, Action::GetObject, &resource)?;
     let conditions = ReadConditions {
         if_match: request.etag().map(condition).transpose()?,
         ..ReadConditions::default()
     };
-    let bucket = resolve::bucket(core, caller, request.bucket(), None).await?;
     let key = resolve::key(request.key())?;
     let find = async || -> Result<Object, Failure> {
-        let object = core.catalog.object(&bucket, &key).await?;
+        let found = core.catalog.object(&rules.bucket, &key).await;
+        let object = found.map_err(|error| access::unlisted(caller, &rules, error.into()))?;
         conditions.check_read(&object)?;
         Ok(object)
     };

@@ -5,7 +5,6 @@
 //! node for large objects, signature and header work (about 25 µs) for small ones.
 
 use http::HeaderMap;
-use keyway_auth::Principal;
 use keyway_dataplane::{Delivery, TransferError};
 use keyway_meta::Object;
 use keyway_proto::{ByteRange, GetPlan, NodeId, ObjectKey, TenantId, TransferId};
@@ -15,7 +14,7 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
-use super::access::caller;
+use super::access::{Caller, caller};
 use super::answer::{self, Overrides};
 use super::body::Outgoing;
 use super::conditions::ReadConditions;
@@ -101,7 +100,7 @@ pub(super) async fn head_object(
 /// client offers.
 pub(super) async fn get(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     mut read: Read,
     offered: Option<&OfferedRead>,
 ) -> Result<Found, Failure> {
@@ -152,7 +151,7 @@ struct Started {
 
 async fn start(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     object: &Object,
     range: ByteRange,
     offered: Option<&OfferedRead>,
@@ -164,12 +163,15 @@ async fn start(
     if let Some(Direct::Moved(_)) = direct {
         return Ok(Started { body: None, direct });
     }
-    let deliveries = deliver(core, caller.tenant, object, range).await?;
+    if direct.is_some() {
+        caller.may_over_http()?;
+    }
+    let deliveries = deliver(core, caller.account(), object, range).await?;
     Ok(Started { body: Some(Outgoing::new(deliveries)), direct })
 }
 
 /// Finds the object and describes it.
-pub(super) async fn head(core: &Core, caller: &Principal, read: Read) -> Result<Found, Failure> {
+pub(super) async fn head(core: &Core, caller: &Caller, read: Read) -> Result<Found, Failure> {
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key: ObjectKey = resolve::key(&read.key)?;

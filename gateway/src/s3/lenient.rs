@@ -10,10 +10,11 @@ use http::header::{HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFI
 use http::{Extensions, HeaderMap, HeaderName, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Range, Timestamp, TimestampFormat};
+use s3s::path::S3Path;
 use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::access::{Gate, caller};
+use super::access::{Caller, Gate, Seen, caller, hidden};
 use super::answer::Overrides;
 use super::conditions::ReadConditions;
 use super::errors::Failure;
@@ -50,21 +51,32 @@ impl S3Route for LenientReads {
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
-        let credentials = request.credentials.as_ref();
-        let principal = self.gate.principal(credentials, &request.headers, &request.uri)?;
-        if let Some(info) = request.extensions.get::<RequestInfo>() {
-            let head = request.method == Method::HEAD;
-            info.set_operation(if head { "HeadObject" } else { "GetObject" });
-            info.set_access_key(principal.access_key.clone());
-        }
-        request.extensions.insert(principal);
-        Ok(())
+        let info = request.extensions.get::<RequestInfo>().cloned();
+        let id = request.extensions.get::<RequestId>().cloned();
+        let failed = |failure: Failure| failure.answer(&id.unwrap_or_else(RequestId::generate));
+        let Some((bucket, key)) = self.names(&request.uri, &request.headers) else {
+            return Err(failed(Failure::code(S3ErrorCode::InvalidURI)));
+        };
+        let seen = Seen {
+            credentials: request.credentials.as_ref(),
+            method: &request.method,
+            uri: &request.uri,
+            headers: &request.headers,
+            info: info.as_ref(),
+        };
+        let head = request.method == Method::HEAD;
+        let operation = if head { "HeadObject" } else { "GetObject" };
+        let path = S3Path::object(&bucket, &key);
+        let admitted = self.gate.admit(operation, &path, &seen, &mut request.extensions).await;
+        admitted.map_err(failed)
     }
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
         let id = request.extensions.get::<RequestId>().cloned();
+        let caller = request.extensions.get::<Arc<Caller>>().cloned();
         self.answer(&request)
             .await
+            .map_err(|failure| hidden(caller.as_ref(), failure))
             .map_err(|failure| failure.answer(&id.unwrap_or_else(RequestId::generate)))
     }
 }

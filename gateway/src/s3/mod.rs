@@ -7,8 +7,8 @@
 //! |---|---|
 //! | request id, refusals that need S3's own words, XML bodies checked | [`mod@service`], `envelope` |
 //! | the forms of signatures and of chunked bodies | `signed`, `framing` |
-//! | bucket from host or path, signature, principal | `host`, `access` |
-//! | the operation | `operations` → `buckets`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
+//! | bucket from host or path, signature, who asks and whether they may | `host`, `access` |
+//! | the operation | `operations` → `buckets`, `configuration`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
 //! | writes answered from memory, and the wait for them | `durability` |
@@ -18,12 +18,14 @@
 //! [`service()`] gives the tower service that a server mounts.
 
 mod access;
+mod acl;
 mod answer;
 mod body;
 mod buckets;
 mod checksums;
 mod conditions;
 pub mod config;
+mod configuration;
 mod copy;
 mod delete;
 mod durability;
@@ -56,7 +58,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
+use keyway_proto::TenantId;
 
+use crate::control::admin::Administration;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
 
@@ -73,6 +77,8 @@ pub struct S3State {
     pub nodes: Nodes,
     /// Who may sign.
     pub credentials: Arc<dyn CredentialStore>,
+    /// Who administers them, where they can be administered.
+    pub administration: Option<Administration>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Woken when there is too little space for what is to be written.
@@ -106,6 +112,11 @@ struct Core {
     region: String,
     default_etag: EtagPolicy,
     maintenance: Option<Arc<Maintenance>>,
+    credentials: Arc<dyn CredentialStore>,
+    /// Whose buckets are meant by who neither signs nor names an owner.
+    public_tenant: TenantId,
+    rules: access::RuleBook,
+    sessions: access::Sessions,
     put_max_bytes: u64,
     signed_chunks: store::SignedChunks,
     /// Turns for [`copy::PART_COPIES_MAX`] parts.

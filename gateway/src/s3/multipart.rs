@@ -76,7 +76,7 @@ pub(super) async fn upload_part(
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length);
-            let tenant = caller.tenant;
+            let tenant = caller.account();
             let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);
             (stored, None)

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
+use super::access::{Caller, hidden};
 use super::service::RequestId;
-use super::{Core, buckets, copy, delete, get, list, multipart, probes, put};
+use super::{Core, acl, buckets, configuration, copy, delete, get, list, multipart, probes, put};
 
 /// The operations of this server. Those not named here answer `NotImplemented`.
 pub(super) struct Operations(pub(super) Arc<Core>);
@@ -21,9 +22,10 @@ macro_rules! operations {
                     request: S3Request<$input>,
                 ) -> S3Result<S3Response<$output>> {
                     let id = request.extensions.get::<RequestId>().cloned();
+                    let caller = request.extensions.get::<Arc<Caller>>().cloned();
                     let result = $family::$function(&self.0, request).await;
                     result.map_err(|failure| {
-                        failure.answer(&id.unwrap_or_else(RequestId::generate))
+                        hidden(caller.as_ref(), failure).answer(&id.unwrap_or_else(RequestId::generate))
                     })
                 }
             )*
@@ -62,9 +64,30 @@ operations! {
 
     get_bucket_versioning: GetBucketVersioningInput => GetBucketVersioningOutput
         = probes::get_bucket_versioning;
-    get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = probes::get_bucket_acl;
-    get_object_acl: GetObjectAclInput => GetObjectAclOutput = probes::get_object_acl;
-    get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput = probes::get_bucket_policy;
+    get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = acl::get_bucket_acl;
+    put_bucket_acl: PutBucketAclInput => PutBucketAclOutput = acl::put_bucket_acl;
+    get_object_acl: GetObjectAclInput => GetObjectAclOutput = acl::get_object_acl;
+    put_object_acl: PutObjectAclInput => PutObjectAclOutput = acl::put_object_acl;
+    get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput
+        = configuration::get_bucket_policy;
+    put_bucket_policy: PutBucketPolicyInput => PutBucketPolicyOutput
+        = configuration::put_bucket_policy;
+    delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput
+        = configuration::delete_bucket_policy;
+    get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput
+        = configuration::get_bucket_policy_status;
+    get_public_access_block: GetPublicAccessBlockInput => GetPublicAccessBlockOutput
+        = configuration::get_public_access_block;
+    put_public_access_block: PutPublicAccessBlockInput => PutPublicAccessBlockOutput
+        = configuration::put_public_access_block;
+    delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput
+        = configuration::delete_public_access_block;
+    get_bucket_ownership_controls: GetBucketOwnershipControlsInput
+        => GetBucketOwnershipControlsOutput = configuration::get_ownership_controls;
+    put_bucket_ownership_controls: PutBucketOwnershipControlsInput
+        => PutBucketOwnershipControlsOutput = configuration::put_ownership_controls;
+    delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput
+        => DeleteBucketOwnershipControlsOutput = configuration::delete_ownership_controls;
     get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = probes::get_bucket_cors;
     get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput
         = probes::get_bucket_tagging;

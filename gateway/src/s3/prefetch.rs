@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use keyway_auth::Principal;
+use keyway_auth::policy::Action;
 use keyway_dataplane::Prefetched;
 use keyway_meta::catalog::ListQuery;
 use keyway_meta::{Bucket, CatalogError};
@@ -16,6 +16,7 @@ use keyway_proto::{
     ChunkId, NodeId, ObjectKey, PrefetchPosition, PrefetchReply, PrefetchRequest, TenantId,
 };
 
+use super::access::{self, Caller};
 use super::errors::Failure;
 use super::{Core, resolve};
 use crate::control::ControlError;
@@ -36,28 +37,41 @@ const PAGE: usize = 256;
 /// `NoSuchKey`: such keys are counted.
 pub(super) async fn prefetch(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     request: PrefetchRequest,
 ) -> Result<PrefetchReply, Failure> {
     let PrefetchRequest { bucket, keys, prefix, from } = request;
-    let bucket = resolve::bucket(core, caller, &bucket, None).await?;
+    let rules = caller.enter(core, &bucket).await?;
+    let (bucket, named) = (&rules.bucket, keys.is_some());
     let mut keys = match (keys, prefix) {
         (Some(keys), None) => Keys::named(&keys, from.as_ref())?,
-        (None, Some(prefix)) => Keys::listed(prefix, from.as_ref())?,
+        (None, Some(prefix)) => {
+            caller.may_list_in(&rules, &prefix)?;
+            Keys::listed(prefix, from.as_ref())?
+        }
         _ => return Err(ControlError::OutOfBounds("keys or prefix").into()),
     };
     let mut skip = from.map_or(0, |from| from.chunk);
-    let mut call = Call { core, tenant: caller.tenant, batch: Batch::default() };
+    let mut call = Call { core, tenant: caller.account(), batch: Batch::default() };
     let mut reply = PrefetchReply::default();
     let begun = Instant::now();
-    while let Some(key) = keys.next(core, &bucket).await? {
+    while let Some(key) = keys.next(core, bucket).await? {
+        match caller.may_in(&rules, Action::GetObject, &access::object(&bucket.name, &key)) {
+            Ok(()) => {}
+            Err(denied) if named => return Err(denied),
+            // Listed, and not to be read: for this caller it is not there.
+            Err(_) => {
+                reply.missing += 1;
+                continue;
+            }
+        }
         let first = std::mem::take(&mut skip);
         if begun.elapsed() >= CALL {
             call.flush(&mut reply).await?;
             reply.next = Some(PrefetchPosition { key: key.to_string(), chunk: first });
             return Ok(reply);
         }
-        let object = match core.catalog.object(&bucket, &key).await {
+        let object = match core.catalog.object(bucket, &key).await {
             Ok(object) => object,
             Err(CatalogError::NoSuchKey) => {
                 reply.missing += 1;

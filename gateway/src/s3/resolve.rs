@@ -2,30 +2,54 @@
 
 use std::str::FromStr;
 
-use keyway_auth::Principal;
 use keyway_meta::Bucket;
 use keyway_proto::{BucketName, ObjectKey, TenantId};
 use s3s::S3ErrorCode;
 
 use super::Core;
+use super::access::Caller;
 use super::errors::Failure;
 
-/// The caller's bucket of this name.
+/// The bucket of this name, among those that the caller's names mean.
 ///
 /// # Errors
 /// `InvalidBucketName`, `NoSuchBucket`, and `AccessDenied` when the client expects another
 /// owner.
 pub(super) async fn bucket(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
+    name: &str,
+    expected_owner: Option<&str>,
+) -> Result<Bucket, Failure> {
+    of_tenant(core, caller.tenant, name, expected_owner).await
+}
+
+/// The bucket of this name, among those that the caller copies from.
+///
+/// # Errors
+/// As [`bucket`].
+pub(super) async fn source(
+    core: &Core,
+    caller: &Caller,
+    name: &str,
+    expected_owner: Option<&str>,
+) -> Result<Bucket, Failure> {
+    of_tenant(core, caller.source_tenant, name, expected_owner).await
+}
+
+/// The header that names an owner has chosen the tenant already: it is compared once more, so
+/// that what was asked of policies is what is worked on.
+async fn of_tenant(
+    core: &Core,
+    tenant: TenantId,
     name: &str,
     expected_owner: Option<&str>,
 ) -> Result<Bucket, Failure> {
     let name = BucketName::from_str(name)?;
-    if expected_owner.is_some_and(|owner| !is_owner(caller.tenant, owner)) {
+    if expected_owner.is_some_and(|owner| !is_owner(tenant, owner)) {
         return Err(Failure::code(S3ErrorCode::AccessDenied));
     }
-    Ok(core.catalog.bucket(caller.tenant, &name).await?)
+    Ok(core.catalog.bucket(tenant, &name).await?)
 }
 
 /// The object key, byte for byte.
@@ -70,6 +94,18 @@ pub(super) fn account_id(tenant: TenantId) -> String {
     format!("{:012}", tenant.0)
 }
 
+/// The tenant that an account number or a canonical id names.
+pub(super) fn tenant_of(text: &str) -> Option<TenantId> {
+    let number = match text.len() {
+        12 => text.parse().ok()?,
+        64 => u64::from_str_radix(text.trim_start_matches('0'), 16)
+            .or_else(|_| if text.bytes().all(|b| b == b'0') { Ok(0) } else { Err(()) })
+            .ok()?,
+        _ => return None,
+    };
+    is_owner(TenantId(number), text).then_some(TenantId(number))
+}
+
 fn is_owner(tenant: TenantId, text: &str) -> bool {
     text == account_id(tenant) || text == owner_id(tenant)
 }
@@ -93,5 +129,12 @@ mod tests {
         assert!(is_owner(TenantId(7), "000000000007"));
         assert!(is_owner(TenantId(7), &owner_id(TenantId(7))));
         assert!(!is_owner(TenantId(7), "7"));
+        for tenant in [TenantId(0), TenantId(7)] {
+            assert_eq!(tenant_of(&account_id(tenant)), Some(tenant));
+            assert_eq!(tenant_of(&owner_id(tenant)), Some(tenant));
+        }
+        for none in ["", "7", "+00000000007", &"f".repeat(64), &"F".repeat(64)] {
+            assert_eq!(tenant_of(none), None, "{none}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use keyway_auth::policy::Action;
 use keyway_dataplane::TransferError;
 use keyway_dataplane::node::BodyError;
 use keyway_proto::ranges::RANGES_DOCUMENT_BYTES_MAX;
@@ -14,18 +15,24 @@ use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::Core;
-use super::access::{Gate, caller};
+use super::access::{Caller, Gate, Seen, SessionKind, denied};
 use super::durability;
 use super::errors::Failure;
 use super::gather;
 use super::lenient::LenientReads;
 use super::prefetch;
-use super::rdma;
 use super::service::RequestId;
+use crate::control::admin::{
+    ADMIN_DOCUMENT_BYTES_MAX, AdminAnswer, AdminCall, AdminError, Administration, Verb,
+};
 use crate::control::{self, Call, Control, DOCUMENT_BYTES_MAX};
 use crate::server::RequestInfo;
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+/// Sessions that a change of the administration closed.
+const SESSIONS_CLOSED: HeaderName = HeaderName::from_static("x-keyway-sessions-closed");
+/// Nodes that did not answer when they were to close sessions, and are asked again.
+const NODES_UNREACHED: HeaderName = HeaderName::from_static("x-keyway-nodes-unreached");
 
 /// Both kinds of routes; the protocol layer takes one.
 pub(super) struct Routes {
@@ -70,36 +77,122 @@ pub(super) struct ControlRoute {
     gate: Gate,
     core: Arc<Core>,
     control: Control,
+    administration: Option<Administration>,
 }
 
 impl ControlRoute {
-    pub(super) fn new(gate: Gate, core: Arc<Core>) -> Self {
+    pub(super) fn new(gate: Gate, core: Arc<Core>, administration: Option<Administration>) -> Self {
         let control = Control::new(core.nodes.clone());
-        Self { gate, core, control }
+        Self { gate, core, control, administration }
     }
 
     fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
-        let credentials = request.credentials.as_ref();
-        let principal = self.gate.principal(credentials, &request.headers, &request.uri)?;
-        if let Some(info) = request.extensions.get::<RequestInfo>() {
-            if let Ok(call) = Call::of(&request.method, request.uri.path()) {
+        let info = request.extensions.get::<RequestInfo>().cloned();
+        if let Some(info) = &info {
+            if AdminCall::is_meant(request.uri.path()) {
+                info.set_operation("Administer");
+            } else if let Ok(call) = Call::of(&request.method, request.uri.path()) {
                 info.set_operation(call.name());
             }
-            info.set_access_key(principal.access_key.clone());
         }
-        request.extensions.insert(principal);
-        Ok(())
+        let seen = Seen {
+            credentials: request.credentials.as_ref(),
+            method: &request.method,
+            uri: &request.uri,
+            headers: &request.headers,
+            info: info.as_ref(),
+        };
+        let admitted = self.gate.admit_to_control(&seen, &mut request.extensions);
+        admitted.map_err(|failure| failure.answer(&id_of(&request.extensions)))
     }
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
-        let id = request.extensions.get::<RequestId>().cloned();
-        self.answer(request)
-            .await
-            .map_err(|failure| failure.answer(&id.unwrap_or_else(RequestId::generate)))
+        let id = id_of(&request.extensions);
+        let answered = if AdminCall::is_meant(request.uri.path()) {
+            self.administer(request).await
+        } else {
+            self.answer(request).await
+        };
+        answered.map_err(|failure| failure.answer(&id))
+    }
+
+    /// The administration. Its refusals are documents of its own.
+    async fn administer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
+        let answered = match self.administered(request).await? {
+            Ok(answer) => {
+                let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
+                let closed = HeaderValue::from(answer.cut.sessions);
+                response.headers.insert(SESSIONS_CLOSED, closed);
+                let unreached = HeaderValue::from(answer.cut.nodes_unreached);
+                response.headers.insert(NODES_UNREACHED, unreached);
+                response
+            }
+            Err(error) => {
+                let (status, _) = error.told();
+                S3Response::with_status(Body::from(error.document()), status)
+            }
+        };
+        let mut response = answered;
+        if response.status != Some(http::StatusCode::NO_CONTENT) {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.insert(CONTENT_TYPE, json);
+        }
+        Ok(response)
+    }
+
+    async fn administered(
+        &self,
+        request: S3Request<Body>,
+    ) -> Result<Result<AdminAnswer, AdminError>, Failure> {
+        let caller = request.extensions.get::<Arc<Caller>>().cloned().ok_or_else(denied)?;
+        let own = caller.own_tenant().ok_or_else(denied)?;
+        let Some(administration) = &self.administration else {
+            return Ok(Err(AdminError::NoSuchEndpoint));
+        };
+        let call = match AdminCall::of(&request.method, request.uri.path()) {
+            Ok(call) => call,
+            Err(error) => return Ok(Err(error)),
+        };
+        let action = if call.verb == Verb::Get { Action::AdminRead } else { Action::AdminWrite };
+        if caller.may_in_tenant(action).is_err() {
+            return Ok(Err(AdminError::Denied));
+        }
+        let document = match call.verb {
+            Verb::Put => {
+                document(&request.headers, request.input, ADMIN_DOCUMENT_BYTES_MAX).await?
+            }
+            Verb::Get | Verb::Delete => Bytes::new(),
+        };
+        Ok(administration.answer(own, call, &document).await)
+    }
+
+    /// Rails and sessions. A session is remembered for what it is, and ends at once when its key
+    /// went away while the node opened it: whoever cut the key off did not know of it.
+    async fn sessions(
+        &self,
+        caller: &Caller,
+        call: Call,
+        document: &[u8],
+    ) -> Result<control::Answer, Failure> {
+        let owner = caller.session_owner().ok_or_else(denied)?;
+        if !matches!(call, Call::CloseSession(_)) {
+            caller.may_in_tenant(Action::OpenSession)?;
+        }
+        let answer = self.control.answer(owner.clone(), call, document).await?;
+        if let Some(opened) = &answer.opened {
+            let kind = opened.strength.map_or(SessionKind::Local, SessionKind::Verbs);
+            self.core.sessions.opened(opened.session, kind);
+            if self.core.credentials.find(&owner.access_key).is_none() {
+                let close = Call::CloseSession(opened.session);
+                self.control.answer(owner, close, &[]).await?;
+                return Err(denied());
+            }
+        }
+        Ok(answer)
     }
 
     async fn answer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
-        let caller = caller(&request.extensions)?.clone();
+        let caller = request.extensions.get::<Arc<Caller>>().cloned().ok_or_else(denied)?;
         let call = Call::of(&request.method, request.uri.path())?;
         let document = match call {
             Call::OpenSession | Call::OpenLocalSession | Call::Prefetch | Call::Flush => {
@@ -123,7 +216,7 @@ impl ControlRoute {
                 let request = control::parsed(&document)?;
                 control::ok(&durability::flush(&self.core, &caller, request).await?)
             }
-            call => self.control.answer(rdma::owner(&caller), call, &document).await?,
+            call => self.sessions(&caller, call, &document).await?,
         };
         let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
         if answer.status != http::StatusCode::NO_CONTENT {
@@ -132,6 +225,11 @@ impl ControlRoute {
         }
         Ok(response)
     }
+}
+
+/// The request's id.
+fn id_of(extensions: &Extensions) -> RequestId {
+    extensions.get::<RequestId>().cloned().unwrap_or_else(RequestId::generate)
 }
 
 /// The request's document, whose bytes the signature covers. A presigned URL's does not: its

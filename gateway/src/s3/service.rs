@@ -8,11 +8,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response};
+use keyway_proto::TenantId;
 use keyway_proto::unit::{MIB, PART_BYTES_MAX};
 use s3s::config::{S3Config as ProtocolConfig, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 
-use super::access::{Gate, Secrets};
+use super::access::{Gate, RuleBook, Secrets, Sessions};
 use super::copy::PART_COPIES_MAX;
 use super::envelope::{self, Surroundings};
 use super::host::BaseDomains;
@@ -48,7 +49,6 @@ pub enum InvalidConfig {
 pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, InvalidConfig> {
     let limits = Limits::of(config)?;
     let domains = BaseDomains::new(&config.base_domains)?;
-    let gate = Gate(state.credentials.clone());
     let direct_counts = Arc::<DirectCounts>::default();
     let core = Arc::new(Core {
         catalog: state.catalog,
@@ -59,11 +59,16 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         region: config.region.clone(),
         default_etag: config.default_etag_policy.into(),
         maintenance: state.maintenance,
+        credentials: Arc::clone(&state.credentials),
+        public_tenant: TenantId(config.public_tenant),
+        rules: RuleBook::default(),
+        sessions: Sessions::default(),
         put_max_bytes: config.put_max_bytes,
         signed_chunks: SignedChunks::new(limits.signed_chunk, limits.signed_budget),
         part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),
     });
-    let control = ControlRoute::new(gate.clone(), Arc::clone(&core));
+    let gate = Gate::new(Arc::clone(&core));
+    let control = ControlRoute::new(gate.clone(), Arc::clone(&core), state.administration);
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
     builder.set_auth(Secrets(state.credentials));

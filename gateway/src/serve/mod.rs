@@ -17,16 +17,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::any;
 use http::StatusCode;
-use keyway_auth::{KeyFileError, RootError};
+use keyway_auth::{CredentialStore, KeyFileError, RootError};
 use keyway_dataplane::rpc::RpcServeError;
 use keyway_dataplane::{LocalNode, StorageNode};
+use keyway_meta::Catalog;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::accounts::AccountsError;
 use crate::admin::{self, Readiness};
 use crate::config::{Config, ConfigError, Tls};
 use crate::control::ROUTES;
+use crate::control::admin::Administration;
 use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
@@ -57,6 +60,9 @@ pub enum ServeError {
     /// The root credentials cannot be used.
     #[error("cannot use the stored root credentials")]
     Root(#[source] RootError),
+    /// The stored accounts cannot be used.
+    #[error("cannot read who there is")]
+    Accounts(#[source] AccountsError),
     /// The metadata store did not open.
     #[error("cannot open the metadata store")]
     Meta(#[source] keyway_meta::MetaError),
@@ -204,7 +210,9 @@ async fn start(
 ) -> Result<Running, ServeError> {
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
-    let catalog = open::catalog(&config.meta, &data, &metrics).await?;
+    let store = open::metadata(&config.meta, &data, &metrics).await?;
+    let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
+    let catalog = Arc::new(Catalog::new(store));
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
     // Before the first request: what was lost with a memory must not be read.
@@ -216,7 +224,8 @@ async fn start(
     let state = S3State {
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
-        credentials: Arc::new(root.credentials.clone()),
+        credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
+        administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
         maintenance: Some(Arc::clone(&maintenance)),
     };
@@ -273,6 +282,10 @@ async fn start(
         // A dropped sender ends it as well: nobody is left to stop it.
         maintenance.run(async { drop(done.wait_for(|stop| *stop).await) }).await;
     };
+    let mut done = stopped.clone();
+    let keep_accounts = async move {
+        accounts.run(async { drop(done.wait_for(|stop| *stop).await) }).await;
+    };
     Ok(Running {
         address,
         admin_address,
@@ -283,7 +296,11 @@ async fn start(
         s3: tokio::spawn(server.run(stopped.clone(), drain_timeout)),
         stop_admin,
         admin: tokio::spawn(admin.run(admin_stopped, ADMIN_DRAIN_TIMEOUT)),
-        background: vec![tokio::spawn(upkeep.run(stopped)), tokio::spawn(maintain)],
+        background: vec![
+            tokio::spawn(upkeep.run(stopped)),
+            tokio::spawn(maintain),
+            tokio::spawn(keep_accounts),
+        ],
         acceptor,
         readiness,
         metrics,

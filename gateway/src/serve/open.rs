@@ -2,28 +2,32 @@
 
 use std::sync::Arc;
 
+use keyway_auth::{KeyFile, RootCredentials};
 use keyway_dataplane::{
     EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig, TierConfig,
 };
-use keyway_meta::{Catalog, EmbeddedStore, MetaConfig};
+use keyway_meta::{EmbeddedStore, MetaConfig, MetaStore};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
 use super::ServeError;
 use super::data_dir::DataDir;
+use crate::accounts::Accounts;
 use crate::config::{Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
 use crate::maintenance::MaintenanceConfig;
+use crate::node::Nodes;
+use crate::s3::SystemClock;
 use crate::telemetry::Metrics;
 
 /// Capacity of a memory store when none is configured.
 const MEMORY_STORE_BYTES: u64 = GIB;
 
-/// Opens the metadata and has the metrics tell of it for as long as it is there.
-pub(super) async fn catalog(
+/// Opens the metadata store and has the metrics tell of it for as long as it is there.
+pub(super) async fn metadata(
     config: &Meta,
     data: &DataDir,
     metrics: &Metrics,
-) -> Result<Arc<Catalog>, ServeError> {
+) -> Result<Arc<dyn MetaStore>, ServeError> {
     let path = data.meta()?;
     let meta = MetaConfig { cache_bytes: config.cache_bytes, reserve_bytes: config.reserve_bytes };
     let groups = metrics.group_commits();
@@ -34,7 +38,21 @@ pub(super) async fn catalog(
     let store = Arc::new(store);
     let told = Arc::downgrade(&store);
     metrics.observe_meta(move || Some(told.upgrade()?.stats()));
-    Ok(Arc::new(Catalog::new(store)))
+    Ok(store)
+}
+
+/// Reads who there is; what is kept of their secrets is sealed under the directory's key.
+pub(super) async fn accounts(
+    store: &Arc<dyn MetaStore>,
+    data: &DataDir,
+    root: &RootCredentials,
+    nodes: &Nodes,
+) -> Result<Arc<Accounts>, ServeError> {
+    let key = KeyFile::open_or_create(&data.key_file()).map_err(ServeError::KeyFile)?;
+    let rows = keyway_meta::Accounts::new(Arc::clone(store));
+    let clock = Arc::new(SystemClock);
+    let accounts = Accounts::open(rows, Arc::new(key), root.clone(), clock, nodes.clone()).await;
+    accounts.map(Arc::new).map_err(ServeError::Accounts)
 }
 
 pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>, ServeError> {

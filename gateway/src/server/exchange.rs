@@ -28,7 +28,7 @@ use tracing::Instrument;
 use super::body::{RequestBody, ResponseBody, drained};
 use super::guard::{ConnectionState, Progress};
 use super::reply::Refusal;
-use crate::config::{AccessLog, Limits};
+use crate::config::{AccessLog, Limits, TlsVersion};
 use crate::s3::RequestId;
 use crate::telemetry::{Completed, Metrics, request_span};
 
@@ -41,8 +41,9 @@ const DRAIN_BYTES_MAX: u64 = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Operations told by name, sorted: names come with requests, attributes must be few.
-const OPERATIONS: [&str; 24] = [
+const OPERATIONS: [&str; 25] = [
     "AbortMultipartUpload",
+    "Administer",
     "CloseSession",
     "CompleteMultipartUpload",
     "CopyObject",
@@ -76,6 +77,7 @@ pub struct RequestInfo(Arc<Info>);
 struct Info {
     id: RequestId,
     remote: SocketAddr,
+    tls: Option<TlsVersion>,
     operation: OnceLock<&'static str>,
     access_key: OnceLock<AccessKeyId>,
     received_bytes: AtomicU64,
@@ -93,6 +95,11 @@ impl RequestInfo {
     /// The client's address.
     pub fn remote(&self) -> SocketAddr {
         self.0.remote
+    }
+
+    /// The version of TLS that the request came over; none for plaintext.
+    pub fn tls(&self) -> Option<TlsVersion> {
+        self.0.tls
     }
 
     /// Names the S3 operation, for example `GetObject`; names that this server has no
@@ -152,18 +159,25 @@ impl Exchanges {
     pub(super) fn service(
         self: &Arc<Self>,
         router: Router,
-        remote: SocketAddr,
+        remote: Remote,
         connection: Arc<ConnectionState>,
     ) -> ExchangeService {
         ExchangeService { shared: Arc::clone(self), router, remote, connection }
     }
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Remote {
+    pub(super) address: SocketAddr,
+    pub(super) tls: Option<TlsVersion>,
+}
+
 /// Serves the requests of one connection.
 pub(super) struct ExchangeService {
     shared: Arc<Exchanges>,
     router: Router,
-    remote: SocketAddr,
+    remote: Remote,
     connection: Arc<ConnectionState>,
 }
 
@@ -212,7 +226,7 @@ impl Exchange {
     fn begin(
         shared: &Arc<Exchanges>,
         connection: &Arc<ConnectionState>,
-        remote: SocketAddr,
+        remote: Remote,
         request: &Request<Incoming>,
     ) -> Self {
         connection.begin(request.version() == Version::HTTP_2);
@@ -220,7 +234,8 @@ impl Exchange {
         shared.metrics.request_begins();
         let info = Info {
             id: shared.ids.next(),
-            remote,
+            remote: remote.address,
+            tls: remote.tls,
             operation: OnceLock::new(),
             access_key: OnceLock::new(),
             received_bytes: AtomicU64::new(0),

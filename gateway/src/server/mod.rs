@@ -30,7 +30,7 @@ use tokio::time;
 use crate::config::Limits;
 use crate::telemetry::Metrics;
 
-use exchange::Exchanges;
+use exchange::{Exchanges, Remote};
 use guard::{ConnectionState, Guarded};
 
 pub use exchange::RequestInfo;
@@ -182,11 +182,17 @@ impl Connections {
         let state = Arc::new(ConnectionState::default());
         let stream = Guarded::new(stream, Arc::clone(&state), &self.limits);
         match &self.tls {
-            None => self.serve_http(stream, remote, state, watcher).await,
+            None => {
+                let remote = Remote { address: remote, tls: None };
+                self.serve_http(stream, remote, state, watcher).await;
+            }
             Some(tls) => {
                 let limit = Duration::from_millis(self.limits.header_timeout_ms);
                 match time::timeout(limit, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => self.serve_http(stream, remote, state, watcher).await,
+                    Ok(Ok(stream)) => {
+                        let remote = Remote { address: remote, tls: Some(tls::version(&stream)) };
+                        self.serve_http(stream, remote, state, watcher).await;
+                    }
                     Ok(Err(error)) => tracing::debug!(%remote, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%remote, "TLS handshake took too long"),
                 }
@@ -197,14 +203,14 @@ impl Connections {
     async fn serve_http(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        remote: SocketAddr,
+        remote: Remote,
         state: Arc<ConnectionState>,
         watcher: hyper_util::server::graceful::Watcher,
     ) {
         let service = self.exchanges.service(self.router.clone(), remote, state);
         let connection = self.builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection.into_owned()).await {
-            tracing::debug!(%remote, %error, "connection ended");
+            tracing::debug!(remote = %remote.address, %error, "connection ended");
         }
     }
 }

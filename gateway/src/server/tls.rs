@@ -171,3 +171,10 @@ fn load(certificate: &Path, key: &Path) -> Result<Loaded, TlsError> {
 fn written(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
+/// The version that a connection speaks; the server offers no others than these two.
+pub(super) fn version<S>(stream: &TlsStream<S>) -> TlsVersion {
+    match stream.get_ref().1.protocol_version() {
+        Some(rustls::ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
+        _ => TlsVersion::V1_3,
+    }
+}

@@ -32,11 +32,7 @@ struct TwoKeys;
 impl CredentialStore for TwoKeys {
     fn find(&self, id: &str) -> Option<Credential> {
         [ACCESS_KEY, OTHER_KEY].contains(&id).then(|| Credential {
-            principal: Principal {
-                tenant: TenantId::ROOT,
-                user: "root".into(),
-                access_key: AccessKeyId::new(id),
-            },
+            principal: Principal::root(TenantId::ROOT, AccessKeyId::new(id)),
             secret: SecretKey::new(SECRET_KEY.to_owned()),
         })
     }
@@ -95,6 +91,7 @@ impl Server {
             nodes,
             credentials: Arc::new(TwoKeys),
             clock: clock.clone(),
+            administration: None,
             maintenance: None,
         };
         let service = service(state, &config).unwrap();

@@ -43,11 +43,10 @@ struct OneKey(Credentials);
 impl CredentialStore for OneKey {
     fn find(&self, id: &str) -> Option<Credential> {
         (id == self.0.access_key).then(|| Credential {
-            principal: Principal {
-                tenant: TenantId::ROOT,
-                user: "root".into(),
-                access_key: AccessKeyId::new(&self.0.access_key),
-            },
+            principal: Principal::root(
+                TenantId::ROOT,
+                AccessKeyId::new(&self.0.access_key),
+            ),
             secret: SecretKey::new(self.0.secret_key.clone()),
         })
     }
@@ -70,6 +69,7 @@ impl Gateway {
                 catalog: Arc::new(Catalog::new(metadata.clone())),
                 nodes: Nodes::single(node.expect("the node's memory is there")),
                 credentials: Arc::new(OneKey(credentials.clone())),
+                administration: None,
                 clock: Arc::new(SystemClock),
                 maintenance: None,
             };

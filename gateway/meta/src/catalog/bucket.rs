@@ -102,6 +102,7 @@ impl Catalog {
             batch.expect_empty(uploads.0, uploads.1);
             batch.delete(name_key.clone());
             batch.delete(key::bucket_alive(id));
+            self.delete_configuration(&mut batch, id).await?;
             if self.committed(batch).await? {
                 return Ok(());
             }

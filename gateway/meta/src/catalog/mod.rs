@@ -31,6 +31,7 @@ use crate::store::{Batch, MetaError, MetaStore};
 mod assemble;
 mod bucket;
 mod complete;
+mod configuration;
 mod garbage;
 mod list;
 mod object;
@@ -42,6 +43,7 @@ mod walk;
 
 use turns::Turns;
 
+pub use configuration::Configuration;
 pub use pending::{Pending, PendingIn, PendingOf};
 pub use types::*;
 

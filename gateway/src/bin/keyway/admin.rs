@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
-use crate::policy;
+use crate::{accounts, apply, policy};
 
-/// Helps whoever runs gateways and nodes.
+/// Says who may do what, and helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -17,8 +17,16 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Certs(Certs),
+    /// Makes, suspends and deletes tenants.
+    Tenant(accounts::Tenants),
+    User(accounts::Users),
+    Group(accounts::Groups),
+    Key(accounts::Keys),
     Policy(policy::Args),
+    Apply(apply::Args),
+    /// Prints the OpenAPI document of the administration (docs/openapi.json).
+    Openapi,
+    Certs(Certs),
 }
 
 /// Makes a private authority, and certificates under it for mutual TLS.
@@ -61,8 +69,17 @@ fn process(text: &str) -> Result<Process, &'static str> {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            Command::Certs(certs) => certs.run(),
+            Command::Tenant(tenants) => tenants.run(),
+            Command::User(users) => users.run(),
+            Command::Group(groups) => groups.run(),
+            Command::Key(keys) => keys.run(),
             Command::Policy(policy) => policy.run(),
+            Command::Apply(apply) => apply.run(),
+            Command::Openapi => {
+                let document = keyway_gateway::control::admin::openapi::document();
+                Ok(std::io::stdout().lock().write_all(document.as_bytes())?)
+            }
+            Command::Certs(certs) => certs.run(),
         }
     }
 }

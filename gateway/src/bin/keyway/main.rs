@@ -5,7 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod admin;
+mod apply;
 mod bench;
 mod client;
 mod completions;

@@ -13,7 +13,9 @@ use keyway_auth::policy::{
 };
 use keyway_proto::TenantId;
 
-/// Reads policies and says what they decide. No server is asked.
+use crate::accounts;
+
+/// Reads policies and says what they decide, and keeps those of a tenant.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -23,6 +25,8 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Test(Box<Test>),
+    /// The policies that a tenant's users and groups may have.
+    Stored(accounts::StoredPolicy),
     /// Prints what policies may name (docs/policy-reference.md).
     Reference,
 }
@@ -85,6 +89,7 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Test(test) => test.run(),
+            Command::Stored(stored) => stored.run(),
             Command::Reference => Ok(std::io::stdout().lock().write_all(reference().as_bytes())?),
         }
     }

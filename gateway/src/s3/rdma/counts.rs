@@ -16,10 +16,12 @@ pub(in crate::s3) enum Declined {
     Empty,
     /// It came with a copy, which moves no bytes of the client's.
     Copy,
+    /// A policy forbids it.
+    Policy,
 }
 
 impl Declined {
-    const ALL: [Self; 4] = [Self::Foreign, Self::OtherNode, Self::Empty, Self::Copy];
+    const ALL: [Self; 5] = [Self::Foreign, Self::OtherNode, Self::Empty, Self::Copy, Self::Policy];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -27,6 +29,7 @@ impl Declined {
             Self::OtherNode => "other-node",
             Self::Empty => "empty",
             Self::Copy => "copy",
+            Self::Policy => "policy",
         }
     }
 }
@@ -107,6 +110,9 @@ mod tests {
         assert!(stats.transfers.contains(&("ipc-gpu", "quiet", 1)));
         assert!(stats.transfers.contains(&("none", "quiet", 1)));
         assert_eq!(stats.transfers.iter().map(|(_, _, count)| count).sum::<u64>(), 3);
-        assert_eq!(stats.declined, [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1)]);
+        assert_eq!(
+            stats.declined,
+            [("foreign", 1), ("other-node", 2), ("empty", 1), ("copy", 1), ("policy", 1)]
+        );
     }
 }

@@ -4,7 +4,6 @@
 //! request two words for each chunk of the object.
 
 use http::{Extensions, HeaderMap};
-use keyway_auth::Principal;
 use keyway_meta::Object;
 use keyway_proto::gather::GATHER_PIECES_MAX;
 use keyway_proto::{
@@ -16,6 +15,7 @@ use super::counts::Declined;
 use super::token::{Token, token};
 use super::{ALWAYS, Lent, Moved, Offered, transfer};
 use crate::s3::Core;
+use crate::s3::access::Caller;
 use crate::s3::errors::Failure;
 
 /// The memory that a request for ranges offers: one window, with room for all of them.
@@ -69,13 +69,13 @@ impl Offered {
 /// where bytes are on other nodes than the session's, and those of [`transfer`].
 pub(in crate::s3) async fn gathered_into(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     offered: &Offered,
     object: &Object,
     request: &RangesRequest<'_>,
 ) -> Result<Moved, Failure> {
     let node = offered.token.session().node();
-    let plan = match plan(object, request.ranges(), caller.tenant, node) {
+    let plan = match plan(object, request.ranges(), caller.account(), node) {
         Ok(plan) => plan,
         Err(Refusal::Leaves) => return Err(Failure::RangeNotSatisfiable { size: object.size }),
         Err(Refusal::TooMany) => {

@@ -27,14 +27,14 @@ mod write;
 
 use std::time::{Duration, Instant};
 
-use keyway_auth::Principal;
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::{
-    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectWork, KeyStrength, Receipt, SessionOwner,
-    SessionToken, TransferPath,
+    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectWork, KeyStrength, Receipt, SessionToken,
+    TransferPath,
 };
 
 use super::Core;
+use super::access::Caller;
 use super::errors::Failure;
 use super::etag;
 
@@ -43,7 +43,8 @@ pub use counts::{DirectCounts, DirectStats};
 pub(super) use gather::{gathered_into, offered_memory};
 pub(super) use lent::Lent;
 pub(super) use read::{Direct, OfferedRead, moved_into, offered_read};
-pub(super) use write::{offered_write, refuse_copy, store, written};
+pub(super) use token::TOKEN;
+pub(super) use write::{declined_by_policy, offered_write, refuse_copy, store, written};
 
 /// What a request offers: windows of the client's memory, in a session.
 pub(super) struct Offered {
@@ -67,12 +68,13 @@ pub(super) struct Moved {
 /// [`Failure::Direct`], and for the store's own failures what it would be over HTTP.
 async fn transfer(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     offered: &Offered,
     work: DirectWork,
 ) -> Result<(Moved, Receipt), Failure> {
     let asked = work.transfer();
-    let plan = DirectPlan { owner: owner(caller), target: offered.token.clone(), work };
+    let owner = caller.session_owner().ok_or(DirectError::NoSuchSession)?;
+    let plan = DirectPlan { owner, target: offered.token.clone(), work };
     let length = plan.length();
     offered.lent.lend();
     let asked_at = Instant::now();
@@ -102,11 +104,6 @@ async fn transfer(
         node_took,
     };
     Ok((moved, receipt))
-}
-
-/// Whose sessions a request may use.
-pub(super) fn owner(caller: &Principal) -> SessionOwner {
-    SessionOwner { tenant: caller.tenant, access_key: caller.access_key.as_str().into() }
 }
 
 /// What every direct transfer is checked by, besides what else is asked for.

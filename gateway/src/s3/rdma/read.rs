@@ -1,13 +1,13 @@
 //! GETs: the object's bytes into the client's memory.
 
 use http::{Extensions, HeaderMap};
-use keyway_auth::Principal;
 use keyway_meta::Object;
 use keyway_proto::{ByteRange, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId};
 
 use super::counts::Declined;
 use super::token::{Token, token};
 use super::{ALWAYS, Lent, Moved, Offered, answer, transfer};
+use crate::s3::access::Caller;
 use crate::s3::errors::Failure;
 use crate::s3::{Core, ranges};
 
@@ -63,7 +63,7 @@ pub(in crate::s3) fn offered_read(
 /// be taken for the whole. Else as [`transfer`].
 pub(in crate::s3) async fn moved_into(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     offered: &OfferedRead,
     object: &Object,
     range: ByteRange,
@@ -73,6 +73,9 @@ pub(in crate::s3) async fn moved_into(
         Ok(Direct::Declined { holder })
     };
     let OfferedRead::Memory(offered) = offered else { return decline(Declined::Foreign, None) };
+    if caller.direct_is_forbidden() {
+        return decline(Declined::Policy, None);
+    }
     if range.is_empty() {
         return decline(Declined::Empty, None);
     }
@@ -84,7 +87,7 @@ pub(in crate::s3) async fn moved_into(
         Ok(pieces) => pieces,
         Err(holder) => return decline(Declined::OtherNode, holder),
     };
-    let plan = GetPlan { transfer: TransferId::generate(), tenant: caller.tenant, pieces };
+    let plan = GetPlan { transfer: TransferId::generate(), tenant: caller.account(), pieces };
     let (moved, _) = transfer(core, caller, offered, DirectWork::Get(plan, ALWAYS)).await?;
     Ok(Direct::Moved(moved))
 }

@@ -9,7 +9,7 @@ use s3s::S3ErrorCode;
 use crate::s3::errors::Failure;
 
 /// The token's header.
-pub(super) const TOKEN: HeaderName = HeaderName::from_static("x-amz-rdma-token");
+pub(in crate::s3) const TOKEN: HeaderName = HeaderName::from_static("x-amz-rdma-token");
 
 /// A well-formed token.
 pub(super) enum Token {

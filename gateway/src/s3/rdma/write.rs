@@ -2,7 +2,6 @@
 
 use http::header::CONTENT_ENCODING;
 use http::{Extensions, HeaderMap, HeaderName};
-use keyway_auth::Principal;
 use keyway_dataplane::DirectError;
 use keyway_proto::{DigestSet, DirectWork, Durability};
 use s3s::S3ErrorCode;
@@ -11,6 +10,7 @@ use super::counts::Declined;
 use super::token::{Token, token};
 use super::{ALWAYS, Lent, Moved, Offered, transfer};
 use crate::s3::Core;
+use crate::s3::access::{Caller, caller};
 use crate::s3::errors::Failure;
 use crate::s3::store::{self, Stored};
 
@@ -27,7 +27,7 @@ const OF_BODIES: [HeaderName; 3] = [
 ///
 /// # Errors
 /// `InvalidRDMAToken` for a malformed token, [`Failure::RdmaDeclined`] for one that is not of
-/// a session, `InvalidRequest` for a request that has a body besides, or speaks of one, and
+/// a session, or whose use a policy forbids, `InvalidRequest` for a request that has a body besides, or speaks of one, and
 /// `EntityTooLarge`.
 pub(in crate::s3) fn offered_write(
     core: &Core,
@@ -43,6 +43,9 @@ pub(in crate::s3) fn offered_write(
         }
         Some(Token::Session(token)) => token,
     };
+    if caller(extensions)?.direct_is_forbidden() {
+        return Err(declined_by_policy(core));
+    }
     if content_length != Some(0) {
         return Err(invalid("A request with an RDMA token must have a Content-Length of 0."));
     }
@@ -78,6 +81,12 @@ pub(in crate::s3) fn refuse_copy(core: &Core, headers: &HeaderMap) -> Result<(),
     Err(Failure::RdmaDeclined)
 }
 
+/// Declines a token that a policy forbids to use.
+pub(in crate::s3) fn declined_by_policy(core: &Core) -> Failure {
+    core.direct_counts.count_declined(Declined::Policy);
+    Failure::RdmaDeclined
+}
+
 impl Offered {
     /// Bytes that the memory holds.
     pub(in crate::s3) fn length(&self) -> u64 {
@@ -91,7 +100,7 @@ impl Offered {
 /// As [`transfer`]; nothing is kept then.
 pub(in crate::s3) async fn store(
     core: &Core,
-    caller: &Principal,
+    caller: &Caller,
     offered: &Offered,
     digests: DigestSet,
     durability: Durability,
@@ -99,7 +108,7 @@ pub(in crate::s3) async fn store(
     let node = core.nodes.by_id(offered.token.session().node());
     let node = node.ok_or(DirectError::NoSuchSession)?.clone();
     let digests = digests.union(ALWAYS);
-    let plan = store::planned(caller.tenant, offered.length(), digests, durability);
+    let plan = store::planned(caller.account(), offered.length(), digests, durability);
     let chunks = plan.chunks.clone();
     let (moved, receipt) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
     let stored = Stored::new(node, chunks, receipt.digests, receipt.durability);

@@ -1,0 +1,377 @@
+//! The documents that are sent and answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use keyway_auth::directory::{
+    AccessKey, Group, KeyState, ManagedPolicy, Name, Standing, Tenant, User, UserKind,
+};
+use keyway_auth::policy::PublicAccessBlock;
+use keyway_proto::TenantId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The caller's own tenant, in a path.
+pub(super) const SELF: &str = "self";
+
+/// Whether keys open anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// They do.
+    #[default]
+    Active,
+    /// None does.
+    Suspended,
+}
+
+/// The settings of S3's public-access block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Block {
+    /// ACLs that grant to everybody are refused.
+    pub block_public_acls: bool,
+    /// Kept; there are no such ACLs.
+    pub ignore_public_acls: bool,
+    /// Bucket policies that are public are refused.
+    pub block_public_policy: bool,
+    /// Buckets whose policy is public let in only their owner's tenant.
+    pub restrict_public_buckets: bool,
+}
+
+/// What is sent of a tenant.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantSettings {
+    /// Another name; the one in the path unless said.
+    #[schema(value_type = Option<String>)]
+    pub name: Option<Name>,
+    /// Whether its keys open anything.
+    pub state: State,
+    /// What adds to the public-access block of each of its buckets.
+    pub public_access_block: Block,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TenantDocument {
+    /// Its name.
+    pub name: String,
+    /// Its number, of twelve digits.
+    pub number: String,
+    /// Whether its keys open anything.
+    pub state: State,
+    /// When it was made; none for the root tenant.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub created: Option<Timestamp>,
+    /// What adds to the public-access block of each of its buckets.
+    pub public_access_block: Block,
+}
+
+/// Whom a user's keys are made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum HolderKind {
+    /// A person.
+    #[default]
+    Person,
+    /// A program: a service account.
+    Service,
+}
+
+/// What is sent of a user.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserSettings {
+    /// A person or a program.
+    pub kind: HolderKind,
+    /// Whether its keys open anything.
+    pub state: State,
+    /// The groups that it is in.
+    #[schema(value_type = Vec<String>)]
+    pub groups: BTreeSet<Name>,
+    /// The policies that speak to it.
+    #[schema(value_type = Vec<String>)]
+    pub policies: BTreeSet<Name>,
+    /// `aws:PrincipalTag/…`.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A user.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UserDocument {
+    /// Its name.
+    pub name: String,
+    /// `aws:userid`.
+    pub id: String,
+    /// Its ARN, as bucket policies name it.
+    pub arn: String,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The rest, as it is sent.
+    #[serde(flatten)]
+    pub settings: UserSettings,
+}
+
+/// What is sent of a group.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GroupSettings {
+    /// The policies that speak to its users.
+    #[schema(value_type = Vec<String>)]
+    pub policies: BTreeSet<Name>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct GroupDocument {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The policies that speak to its users.
+    pub policies: Vec<String>,
+}
+
+/// What is sent of a policy.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySettings {
+    /// The policy's text: JSON within JSON, so that it comes back as it was written.
+    pub document: String,
+}
+
+/// A policy.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PolicyDocument {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The policy's text.
+    pub document: String,
+}
+
+/// Whether a key was disabled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyStanding {
+    /// It was not.
+    #[default]
+    Active,
+    /// It was.
+    Disabled,
+}
+
+/// What is sent of a key.
+#[derive(Clone, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeySettings {
+    /// The user whose it is; none for the tenant itself. It never changes.
+    #[schema(value_type = Option<String>)]
+    pub user: Option<Name>,
+    /// Whether it is disabled.
+    pub state: KeyStanding,
+    /// It opens nothing from then on.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires: Option<Timestamp>,
+    /// A policy that bounds what it may be used for.
+    pub policy: Option<String>,
+    /// What it is for.
+    pub description: String,
+    /// The secret of a new key; one is drawn unless it is given. It never changes.
+    #[schema(format = Password)]
+    pub secret: Option<String>,
+}
+
+/// A key.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct KeyDocument {
+    /// Its id.
+    pub id: String,
+    /// The user whose it is; none for the tenant itself.
+    pub user: Option<String>,
+    /// Whether it is disabled.
+    pub state: KeyStanding,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// It opens nothing from then on.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires: Option<Timestamp>,
+    /// A policy that bounds what it may be used for.
+    pub policy: Option<String>,
+    /// What it is for.
+    pub description: String,
+    /// When it was last used, to the minute.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_used: Option<Timestamp>,
+    /// The secret that was drawn: in the answer that makes the key, and never again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(format = Password)]
+    pub secret: Option<String>,
+}
+
+macro_rules! lists {
+    ($($(#[$doc:meta])* $name:ident { $field:ident: $of:ident })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Serialize, Deserialize, ToSchema)]
+            pub struct $name {
+                /// By name.
+                pub $field: Vec<$of>,
+            }
+        )+
+    };
+}
+
+lists! {
+    /// Tenants, without the root tenant.
+    Tenants { tenants: TenantDocument }
+    /// A tenant's users.
+    Users { users: UserDocument }
+    /// A tenant's groups.
+    Groups { groups: GroupDocument }
+    /// A tenant's policies.
+    Policies { policies: PolicyDocument }
+    /// A tenant's keys.
+    Keys { keys: KeyDocument }
+}
+
+/// Why a call was not done.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDocument {
+    /// The words for it.
+    pub error: ErrorWords,
+}
+
+/// A code for programs and a message for people.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ErrorWords {
+    /// For programs.
+    pub code: String,
+    /// For people.
+    pub message: String,
+}
+
+impl TenantDocument {
+    /// The tenant that there is from the first start on.
+    pub(super) fn root() -> Self {
+        Self {
+            name: keyway_auth::Principal::ROOT.to_owned(),
+            number: number(TenantId::ROOT),
+            state: State::Active,
+            created: None,
+            public_access_block: Block::default(),
+        }
+    }
+}
+
+impl From<&Tenant> for TenantDocument {
+    fn from(tenant: &Tenant) -> Self {
+        let block = tenant.public_access_block;
+        Self {
+            name: tenant.name.to_string(),
+            number: number(tenant.number),
+            state: tenant.state.into(),
+            created: Some(tenant.created),
+            public_access_block: Block {
+                block_public_acls: block.block_public_acls,
+                ignore_public_acls: block.ignore_public_acls,
+                block_public_policy: block.block_public_policy,
+                restrict_public_buckets: block.restrict_public_buckets,
+            },
+        }
+    }
+}
+
+impl From<Block> for PublicAccessBlock {
+    fn from(block: Block) -> Self {
+        Self {
+            block_public_acls: block.block_public_acls,
+            ignore_public_acls: block.ignore_public_acls,
+            block_public_policy: block.block_public_policy,
+            restrict_public_buckets: block.restrict_public_buckets,
+        }
+    }
+}
+
+impl From<&User> for UserDocument {
+    fn from(user: &User) -> Self {
+        Self {
+            name: user.name.to_string(),
+            id: user.id.clone(),
+            arn: format!("arn:aws:iam::{}:user/{}", number(user.tenant), user.name),
+            created: user.created,
+            settings: UserSettings {
+                kind: match user.kind {
+                    UserKind::Person => HolderKind::Person,
+                    UserKind::Service => HolderKind::Service,
+                },
+                state: user.state.into(),
+                groups: user.groups.clone(),
+                policies: user.policies.clone(),
+                tags: user.tags.clone(),
+            },
+        }
+    }
+}
+
+impl From<&Group> for GroupDocument {
+    fn from(group: &Group) -> Self {
+        let policies = group.policies.iter().map(Name::to_string).collect();
+        Self { name: group.name.to_string(), created: group.created, policies }
+    }
+}
+
+impl From<&ManagedPolicy> for PolicyDocument {
+    fn from(policy: &ManagedPolicy) -> Self {
+        let document = policy.document.clone();
+        Self { name: policy.name.to_string(), created: policy.created, document }
+    }
+}
+
+impl KeyDocument {
+    pub(super) fn of(key: &AccessKey, last_used: Option<Timestamp>) -> Self {
+        Self {
+            id: key.id.to_string(),
+            user: key.user.as_ref().map(Name::to_string),
+            state: match key.state {
+                KeyState::Active => KeyStanding::Active,
+                KeyState::Disabled => KeyStanding::Disabled,
+            },
+            created: key.created,
+            expires: key.expires,
+            policy: key.policy.clone(),
+            description: key.description.clone(),
+            last_used,
+            secret: None,
+        }
+    }
+}
+
+impl From<Standing> for State {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Active => Self::Active,
+            Standing::Suspended => Self::Suspended,
+        }
+    }
+}
+
+impl From<State> for Standing {
+    fn from(state: State) -> Self {
+        match state {
+            State::Active => Self::Active,
+            State::Suspended => Self::Suspended,
+        }
+    }
+}
+
+/// A tenant's number, as ARNs have it.
+fn number(tenant: TenantId) -> String {
+    format!("{:012}", tenant.0)
+}

@@ -1,0 +1,237 @@
+//! Who asks, and whether they may.
+//!
+//! The protocol layer verifies signatures, that every `x-amz-*` header is signed, and the clock
+//! skew. What is added here: who it is, the refusal of what it would ignore, and the question to
+//! policies (docs/policies.md), before a body is read.
+//!
+//! | step | where |
+//! |---|---|
+//! | the access key becomes a [`Caller`], or nobody | [`Gate`] |
+//! | the bucket that is named: whose, its policy, its public-access block | [`rules`] |
+//! | what the request needs, and what it tells of itself | [`request`], [`context`] |
+//! | the way that the bytes take, where an RDMA token is there | [`way`] |
+//! | the answer, and later ones: for each key of a request that names several | [`caller`](mod@caller) |
+//!
+//! Every question is put before the operation begins, but for what only the document names: the
+//! keys of DeleteObjects, the region of CreateBucket, and what control endpoints are asked for.
+//!
+//! Cost of a GET's: one look-up of the key, two reads of rows in redb's last snapshot (the bucket's
+//! and its policy's), the context (about a dozen values), one pass over the statements.
+//! `cargo bench -p keyway-gateway --bench access` tells.
+
+mod caller;
+mod context;
+mod query;
+mod request;
+mod rules;
+mod way;
+
+use std::sync::Arc;
+
+use http::header::HOST;
+use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
+use jiff::Timestamp;
+use keyway_auth::directory::Standing;
+use keyway_auth::policy::{Operation, Resource};
+use keyway_auth::{CredentialStore, Principal};
+use keyway_proto::TenantId;
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::{Credentials, S3Auth, SecretKey};
+use s3s::path::S3Path;
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use super::errors::Failure;
+use super::signed::SignedNames;
+use super::{Core, resolve};
+use crate::server::RequestInfo;
+use request::Request;
+
+pub(super) use caller::{Caller, hidden, unlisted};
+pub(super) use request::{needs, object};
+pub(super) use rules::RuleBook;
+pub(super) use way::{SessionKind, Sessions};
+
+const OWN_PREFIX: &str = "x-keyway-";
+const OWNER: HeaderName = HeaderName::from_static("x-amz-expected-bucket-owner");
+const SOURCE_OWNER: HeaderName = HeaderName::from_static("x-amz-source-expected-bucket-owner");
+
+/// Looks secrets up, for signatures to be verified with.
+pub(super) struct Secrets(pub(super) Arc<dyn CredentialStore>);
+
+#[async_trait::async_trait]
+impl S3Auth for Secrets {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        match self.0.find(access_key) {
+            Some(credential) => Ok(SecretKey::from(credential.secret.expose())),
+            None => Err(S3Error::new(S3ErrorCode::InvalidAccessKeyId)),
+        }
+    }
+}
+
+/// What is seen of a request before its body.
+pub(super) struct Seen<'a> {
+    pub(super) credentials: Option<&'a Credentials>,
+    pub(super) method: &'a Method,
+    pub(super) uri: &'a Uri,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) info: Option<&'a RequestInfo>,
+}
+
+/// Lets in who may do what they ask for, with their [`Caller`] in the request's extensions.
+#[derive(Clone)]
+pub(super) struct Gate {
+    core: Arc<Core>,
+}
+
+impl Gate {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// Lets a request in if its operation is allowed on what its path names.
+    ///
+    /// # Errors
+    /// `AccessDenied`, whatever the reason: without a signature where the bucket's policy does not
+    /// allow it to everybody, when the key went away since it was verified, for a signature that
+    /// leaves out what it must cover, and where policies deny.
+    pub(super) async fn admit(
+        &self,
+        operation: &'static str,
+        path: &S3Path,
+        seen: &Seen<'_>,
+        extensions: &mut Extensions,
+    ) -> Result<(), Failure> {
+        let mut caller = self.caller(seen)?;
+        let request = Request::of(operation, path, seen)?;
+        if let Some(info) = seen.info {
+            info.set_operation(operation);
+        }
+        caller.look_around(&self.core, &request).await?;
+        context::add_request(&mut caller, &request, seen, &self.core.region)?;
+        caller.take_way(&self.core, &request);
+        let admitted = caller.admit(&request);
+        extensions.insert(Arc::new(caller));
+        admitted
+    }
+
+    /// Lets somebody with a key in, to a control endpoint: which asks for itself.
+    ///
+    /// # Errors
+    /// `AccessDenied` without a signature.
+    pub(super) fn admit_to_control(
+        &self,
+        seen: &Seen<'_>,
+        extensions: &mut Extensions,
+    ) -> Result<(), Failure> {
+        let mut caller = self.caller(seen)?;
+        if caller.principal.is_none() {
+            return Err(denied());
+        }
+        context::add_surroundings(&mut caller, seen, &self.core.region);
+        if let Some(session) = way::session(seen.headers) {
+            caller.ways = self.core.sessions.ways(session);
+        }
+        extensions.insert(Arc::new(caller));
+        Ok(())
+    }
+
+    /// Who asks.
+    fn caller(&self, seen: &Seen<'_>) -> Result<Caller, Failure> {
+        let principal = match seen.credentials {
+            None => None,
+            Some(credentials) => Some(self.principal(credentials, seen)?),
+        };
+        if let (Some(info), Some(principal)) = (seen.info, &principal) {
+            info.set_access_key(principal.access_key.clone());
+        }
+        let own = principal.as_ref().map_or(self.core.public_tenant, |principal| principal.tenant);
+        let tenant = namespace(seen.headers, &OWNER, own)?;
+        let source_tenant = namespace(seen.headers, &SOURCE_OWNER, own)?;
+        for tenant in [tenant, source_tenant] {
+            // The caller's own was looked at with its key.
+            if self.core.credentials.terms(tenant).standing == Standing::Suspended {
+                return Err(denied());
+            }
+        }
+        let now = i64::try_from(self.core.clock.now().0).unwrap_or(i64::MAX);
+        let now = Timestamp::from_millisecond(now).unwrap_or(Timestamp::MAX);
+        Ok(Caller::new(principal, tenant, source_tenant, now))
+    }
+
+    fn principal(&self, credentials: &Credentials, seen: &Seen<'_>) -> Result<Principal, Failure> {
+        let credential = self.core.credentials.find(&credentials.access_key);
+        let principal = credential.map(|credential| credential.principal).ok_or_else(denied)?;
+        if !covers_what_it_must(seen.headers, seen.uri) {
+            return Err(Failure::refuse(
+                S3ErrorCode::AccessDenied,
+                "There were headers present in the request which were not signed",
+            ));
+        }
+        Ok(principal)
+    }
+}
+
+#[async_trait::async_trait]
+impl S3Access for Gate {
+    async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let info = cx.extensions_mut().get::<RequestInfo>().cloned();
+        let id = cx.extensions_mut().get::<super::RequestId>().cloned();
+        let mut left = Extensions::new();
+        let seen = Seen {
+            credentials: cx.credentials(),
+            method: cx.method(),
+            uri: cx.uri(),
+            headers: cx.headers(),
+            info: info.as_ref(),
+        };
+        // One that the table does not have is one that no policy can speak of.
+        let operation = Operation::find(cx.s3_op().name()).map_or("other", Operation::name);
+        let admitted = self.admit(operation, cx.s3_path(), &seen, &mut left).await;
+        cx.extensions_mut().extend(left);
+        admitted.map_err(|failure| failure.answer(&id.unwrap_or_else(super::RequestId::generate)))
+    }
+}
+
+/// The answer to whoever may not.
+pub(super) fn denied() -> Failure {
+    Failure::refuse(S3ErrorCode::AccessDenied, "Access Denied")
+}
+
+/// The tenant whose buckets are meant: the one that the header names, or else `own`.
+///
+/// # Errors
+/// `AccessDenied` for a header that names no tenant, or is there twice.
+fn namespace(headers: &HeaderMap, header: &HeaderName, own: TenantId) -> Result<TenantId, Failure> {
+    let mut values = headers.get_all(header).into_iter();
+    let Some(value) = values.next() else { return Ok(own) };
+    let named = value.to_str().ok().and_then(resolve::tenant_of);
+    named.filter(|_| values.next().is_none()).ok_or_else(denied)
+}
+
+/// Whether the signature covers the host, without which it would hold for every other server
+/// that knows the key, and every `x-keyway-*` header: the protocol layer sees to `x-amz-*`
+/// alone, and ours change what a request means just as well.
+fn covers_what_it_must(headers: &HeaderMap, uri: &Uri) -> bool {
+    let Some(signed) = SignedNames::of(headers, uri.query().unwrap_or_default()) else {
+        return false;
+    };
+    let mut ours = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX));
+    signed.contains(&HOST) && ours.all(|name| signed.contains(name))
+}
+
+/// The caller that [`Gate`] left with the request.
+///
+/// # Errors
+/// `AccessDenied` when there is none.
+pub(super) fn caller(extensions: &Extensions) -> Result<&Caller, Failure> {
+    extensions.get::<Arc<Caller>>().map(|caller| &**caller).ok_or_else(denied)
+}
+
+/// The resource that a path names.
+fn resource(path: &S3Path) -> Resource {
+    match path {
+        S3Path::Root => Resource::account(),
+        S3Path::Bucket { bucket } => Resource::bucket(bucket),
+        S3Path::Object { bucket, key } => Resource::object(bucket, key),
+    }
+}

@@ -1,0 +1,18 @@
+//! Goal: who may do what, against the real binary: what policies allow is done, nothing else is,
+//! and whoever is cut off stays out.
+//!
+//! Method: a server, two tenants with users and keys made through the administration, requests
+//! signed by hand. The attacks are those of somebody who holds a key of their own, or had one.
+
+#[path = "tenants/accounts.rs"]
+mod accounts;
+#[path = "tenants/attacks.rs"]
+mod attacks;
+#[path = "tenants/buckets.rs"]
+mod buckets;
+#[path = "tenants/cutoff.rs"]
+mod cutoff;
+#[path = "tenants/policies.rs"]
+mod policies;
+#[path = "tenants/world.rs"]
+mod world;
