@@ -12,8 +12,10 @@
 
 pub mod admin;
 pub mod config;
+mod configuration;
 pub mod control;
 pub mod doctor;
+mod lifecycle;
 pub mod maintenance;
 pub mod node;
 pub mod pki;

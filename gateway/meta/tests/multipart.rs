@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use keyway_meta::catalog::{CatalogError, ListQuery, NamedPart, WriteCondition};
+use keyway_meta::catalog::{CatalogError, Completing, ListQuery, NamedPart, WriteCondition};
 use keyway_meta::{Bucket, ChecksumType, ObjectHeaders, Part, UnixMs, Upload};
 use keyway_proto::unit::PART_BYTES_MIN;
 use keyway_proto::{Checksum, ChecksumKind, Durability, UploadId};
@@ -74,19 +74,15 @@ impl Upper {
         named: &[NamedPart],
         checksum: Option<Checksum>,
     ) -> Result<keyway_meta::Object, CatalogError> {
-        self.setup
-            .catalog
-            .complete_upload(
-                &self.bucket,
-                &key("k"),
-                self.id,
-                named,
-                checksum,
-                WriteCondition::None,
-                Durability::Disk,
-                NOW,
-            )
-            .await
+        let completing = Completing {
+            parts: named,
+            checksum,
+            condition: WriteCondition::None,
+            durability: Durability::Disk,
+            retention: None,
+            now: NOW,
+        };
+        self.setup.catalog.complete_upload(&self.bucket, &key("k"), self.id, completing).await
     }
 }
 
