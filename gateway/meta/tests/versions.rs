@@ -8,13 +8,16 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use common::*;
 use keyway_meta::catalog::{
     CatalogError, Clearance, CopyFrom, ListQuery, VersionEntry, WriteCondition,
 };
 use keyway_meta::{
-    Bucket, MemoryStore, Object, Retention, RetentionMode, UnixMs, VersionName, Versioning,
+    Batch, Bucket, MemoryStore, MetaError, MetaStore, Object, Retention, RetentionMode, UnixMs,
+    VersionName, Versioning,
 };
 use keyway_proto::{Durability, TenantId};
 use proptest::prelude::*;
@@ -112,6 +115,8 @@ impl Model {
 struct Run {
     setup: Setup,
     bucket: Bucket,
+    /// As it was at first: writers that believe in it are to notice what it became.
+    stale: Bucket,
     model: Model,
 }
 
@@ -120,15 +125,15 @@ impl Run {
         let catalog = Arc::clone(&self.setup.catalog);
         match step {
             Step::Keep(versioning) => {
-                // The bucket as requests know it stays behind: they are to notice.
-                let name = &self.bucket.name;
+                let name = &self.stale.name;
                 catalog.set_versioning(TenantId::ROOT, name, versioning).await.unwrap();
+                self.bucket = catalog.bucket(TenantId::ROOT, name).await.unwrap();
                 self.model.versioning = versioning;
             }
             Step::Put { key: at, chunks, absent } => {
                 let made = object(chunks);
                 let condition = if absent { WriteCondition::Absent } else { WriteCondition::None };
-                let put = catalog.publish(&self.bucket, &key(KEYS[at]), made.clone(), condition);
+                let put = catalog.publish(&self.stale, &key(KEYS[at]), made.clone(), condition);
                 match put.await {
                     Ok(name) => self.made(KEYS[at], made, name),
                     Err(CatalogError::PreconditionFailed) => {
@@ -141,7 +146,7 @@ impl Run {
                 let stamp = stamp();
                 let existed = self.model.current(KEYS[at]).is_some();
                 let none = WriteCondition::None;
-                let deleted = catalog.delete(&self.bucket, &key(KEYS[at]), none, stamp).await;
+                let deleted = catalog.delete(&self.stale, &key(KEYS[at]), none, stamp).await;
                 let deleted = deleted.unwrap();
                 assert_eq!(deleted.existed, existed);
                 assert_eq!(deleted.marker, self.model.versioning != Versioning::Unversioned);
@@ -205,7 +210,7 @@ impl Run {
         let (from, target) = (key(from), key(to));
         let made = source.object.as_ref().map_or_else(|| object(1), copy_of);
         let at = CopyFrom { bucket: &self.bucket, key: &from, version: Some(source.name) };
-        let to_key = (&self.bucket, &target);
+        let to_key = (&self.stale, &target);
         let none = WriteCondition::None;
         let copied = self.setup.catalog.publish_copy(at, to_key, made.clone(), none).await;
         match source.object {
@@ -338,13 +343,12 @@ proptest! {
         runtime.block_on(async {
             let setup = Setup::over(Arc::new(MemoryStore::new()));
             let bucket = setup.bucket("middle").await;
-            let mut run = Run { setup, bucket, model: Model::default() };
+            let stale = bucket.clone();
+            let mut run = Run { setup, bucket, stale, model: Model::default() };
             for step in steps {
                 run.step(step).await;
                 run.check_all().await;
             }
-            let name = run.bucket.name.clone();
-            run.bucket = run.setup.catalog.bucket(TenantId::ROOT, &name).await.unwrap();
             run.list("", "", 3).await;
             run.empty().await;
         });
@@ -420,4 +424,67 @@ async fn versions_are_in_the_order_of_their_commits_whatever_the_clocks_say() {
     let found: Vec<String> =
         page.versions.into_iter().filter_map(|entry| Some(entry.object?.etag)).collect();
     assert_eq!(found, etags);
+}
+
+/// Counts what is read.
+struct Counting {
+    inner: MemoryStore,
+    gets: AtomicU64,
+    rows: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl MetaStore for Counting {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
+        self.gets.fetch_add(1, Ordering::Relaxed);
+        self.inner.get(key).await
+    }
+
+    async fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, MetaError> {
+        let rows = self.inner.scan(start, end, limit).await?;
+        self.rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
+        Ok(rows)
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<(), MetaError> {
+        self.inner.commit(batch).await
+    }
+}
+
+/// Goal: what lies behind the current objects costs those nothing who ask for these alone.
+#[tokio::test]
+async fn current_objects_cost_the_same_whatever_lies_behind_them() {
+    let (gets, rows) = (AtomicU64::new(0), AtomicU64::new(0));
+    let store = Arc::new(Counting { inner: MemoryStore::new(), gets, rows });
+    let setup = Setup::over(store.clone());
+    let bucket = setup.bucket("bucket").await;
+    let name = &bucket.name;
+    setup.catalog.set_versioning(TenantId::ROOT, name, Versioning::Enabled).await.unwrap();
+    let bucket = setup.catalog.bucket(TenantId::ROOT, name).await.unwrap();
+    let mut costs = Vec::new();
+    for rounds in [1, 5] {
+        for at in 0..100 {
+            let key = key(&format!("k{at:03}"));
+            for _ in 0..rounds {
+                let put = setup.catalog.publish(&bucket, &key, object(0), WriteCondition::None);
+                put.await.unwrap();
+            }
+            // Every second key is deleted, and has a marker of each round.
+            if at % 2 == 1 {
+                setup.catalog.delete(&bucket, &key, WriteCondition::None, stamp()).await.unwrap();
+            }
+        }
+        store.gets.store(0, Ordering::Relaxed);
+        store.rows.store(0, Ordering::Relaxed);
+        let query = ListQuery { limit: 40, ..ListQuery::default() };
+        assert_eq!(setup.catalog.list(&bucket, &query).await.unwrap().objects.len(), 40);
+        setup.catalog.read(&bucket, &key("k000"), None).await.unwrap();
+        costs.push((store.gets.load(Ordering::Relaxed), store.rows.load(Ordering::Relaxed)));
+    }
+    assert_eq!(costs, [(1, 41), (1, 41)]);
 }

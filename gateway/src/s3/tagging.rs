@@ -198,7 +198,19 @@ pub(super) async fn delete_bucket_tagging(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_header_is_taken_or_refused(text: String) {
+            if let Ok(tags) = of_header(Some(&text)) {
+                prop_assert!(tags.len() <= OBJECT_TAGS_MAX);
+                prop_assert!(tags.iter().all(|(key, _)| !key.is_empty()));
+            }
+        }
+    }
 
     #[test]
     fn headers_are_queries() {

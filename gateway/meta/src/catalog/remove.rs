@@ -61,7 +61,12 @@ impl Catalog {
             let current = self.current(&at, versioning, &condition).await?;
             let existed = current.object().is_some();
             if !existed && versioning == Versioning::Unversioned {
-                return Ok(Deleted::default());
+                // Nothing is committed that would tell whether the bucket keeps versions by now.
+                versioning = self.versioning(bucket.id).await?;
+                if versioning == Versioning::Unversioned {
+                    return Ok(Deleted::default());
+                }
+                continue;
             }
             // A marker takes space, though little; what it hides keeps its own.
             let frees_space = versioning == Versioning::Unversioned;
