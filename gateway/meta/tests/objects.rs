@@ -58,7 +58,7 @@ async fn shared_chunks_live_until_their_last_owner() {
     let copy = copy_of(&source);
     let (from, to) = (key("source"), key("copy"));
     let publish = setup.catalog.publish_copy(
-        from(&bucket, &from),
+        source_of(&bucket, &from),
         (&bucket, &to),
         copy.clone(),
         WriteCondition::None,
@@ -70,7 +70,7 @@ async fn shared_chunks_live_until_their_last_owner() {
     setup.catalog.delete(&bucket, &to, WriteCondition::None, stamp()).await.unwrap();
     assert_eq!(setup.garbage().await, source.extents);
     let late = setup.catalog.publish_copy(
-        from(&bucket, &from),
+        source_of(&bucket, &from),
         (&bucket, &to),
         copy_of(&source),
         WriteCondition::None,
@@ -87,7 +87,7 @@ async fn an_object_copied_onto_itself_keeps_its_chunks() {
     let copy = copy_of(&source);
     let name = key("k");
     let publish = setup.catalog.publish_copy(
-        from(&bucket, &name),
+        source_of(&bucket, &name),
         (&bucket, &name),
         copy.clone(),
         WriteCondition::None,

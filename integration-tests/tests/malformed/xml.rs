@@ -100,13 +100,13 @@ fn configurations() -> Vec<Case> {
     for (path, call) in calls {
         for (name, document) in documents.clone() {
             cases.push(refused(format!("{call} of {path}: {name}"), 400, "MalformedXML", {
-                move |world| {
+                move |world: &World| {
                     world.signed(world.path("PUT", path).query(call, "").body(document.clone()))
                 }
             }));
         }
         cases.push(refused(format!("{call} of {path}: a wrong digest"), 400, "BadDigest", {
-            move |world| {
+            move |world: &World| {
                 let request = world.path("PUT", path).query(call, "").body("<a/>");
                 world.signed(request.header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA=="))
             }
