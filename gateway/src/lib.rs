@@ -14,8 +14,10 @@
 pub mod accounts;
 pub mod admin;
 pub mod config;
+mod configuration;
 pub mod control;
 pub mod doctor;
+mod lifecycle;
 pub mod maintenance;
 pub mod node;
 pub mod pki;

@@ -42,6 +42,7 @@ macro_rules! clients {
 
 clients! {
     boto3: "boto3_client.py", built("venv/bin/python");
+    boto3_breadth: "breadth_client.py", built("venv/bin/python");
     awscli: "awscli_client.sh", built("venv/bin/aws");
     pyarrow: "pyarrow_client.py", built("venv/bin/python");
     s3fs: "s3fs_client.py", built("venv-s3fs/bin/python");
@@ -117,8 +118,13 @@ fn run_client(name: &str, script: &str, program: &Path, transport: Transport) {
     println!("{name}, {transport:?}:\n{said}");
 }
 
+/// Lifecycle rules whose days a test can wait for.
+const SHORT_DAYS: &str =
+    "maintenance.lifecycle_day_ms = 1000\nmaintenance.lifecycle_period_ms = 200\n";
+
 fn start(transport: Transport) -> Server {
-    Server::with(Options { transport, ..Options::default() }).expect("the server starts")
+    let config = SHORT_DAYS.to_owned();
+    Server::with(Options { transport, config, ..Options::default() }).expect("the server starts")
 }
 
 fn small() -> &'static Path {

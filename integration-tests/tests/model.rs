@@ -13,6 +13,8 @@ mod drive;
 mod operation;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/versions.rs"]
+mod versions;
 
 use std::cell::{Cell, RefCell};
 

@@ -12,8 +12,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use futures::FutureExt as _;
 use keyway_meta::catalog::{ListQuery, WriteCondition};
 use keyway_meta::{
-    Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, Object,
-    ObjectHeaders, UnixMs,
+    Bucket, BucketSettings, Catalog, EmbeddedStore, Extent, MetaConfig, Object, ObjectHeaders,
+    UnixMs,
 };
 use keyway_proto::{ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, TenantId, VersionId};
 use tokio::runtime::Runtime;
@@ -34,7 +34,7 @@ fn setup() -> Setup {
     let catalog = Arc::new(Catalog::new(Arc::new(store)));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let settings = BucketSettings { region: String::new(), etag: EtagPolicy::Md5 };
+    let settings = BucketSettings::default();
     let name = "bench".parse().unwrap();
     let made = catalog.create_bucket(TenantId::ROOT, &name, settings, UnixMs(1));
     let bucket = runtime.block_on(made).unwrap();
@@ -45,6 +45,7 @@ fn object() -> Object {
     let chunk = ChunkSpec { id: ChunkId::generate(), length: 4096 };
     Object {
         version: VersionId::generate(),
+        named: false,
         size: 4096,
         modified: UnixMs(1_700_000_000_000),
         etag: "d41d8cd98f00b204e9800998ecf8427e".into(),

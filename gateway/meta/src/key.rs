@@ -9,8 +9,10 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use keyway_proto::{BucketId, ChunkId, NodeId, TenantId, UploadId, VersionId};
 
 mod account;
+mod space;
 
 pub(crate) use account::{account, accounts, parse_account, tenant_counter};
+pub(crate) use space::Space;
 
 const COUNTER: u8 = b'#';
 const ACCOUNT: u8 = b'a';
@@ -26,9 +28,8 @@ const UPLOAD: u8 = b'u';
 const PENDING: u8 = b'w';
 const PENDING_PART: u8 = b'x';
 const CONFIGURATION: u8 = b'f';
+const NULL_VERSION: u8 = b'n';
 /// Versions that are not current: `v`, bucket, escaped key, inverted milliseconds, version.
-/// Reserved for versioning; nothing writes it yet.
-#[cfg(test)]
 const NONCURRENT: u8 = b'v';
 
 const ESCAPED_ZERO: [u8; 2] = [0x00, 0xff];
@@ -57,6 +58,21 @@ pub(crate) fn buckets(tenant: TenantId, prefix: &str, after: &str) -> Range {
     let all = bucket(tenant, prefix);
     let start = if after.is_empty() { all.clone() } else { next(&bucket(tenant, after)) };
     (start.max(all.clone()), successor(&all))
+}
+
+/// All buckets, of all tenants, behind this one.
+pub(crate) fn every_bucket(behind: Option<(TenantId, &str)>) -> Range {
+    let start = match behind {
+        Some((tenant, name)) => next(&bucket(tenant, name)),
+        None => Bytes::from_static(&[BUCKET]),
+    };
+    (start, Bytes::from_static(&[BUCKET + 1]))
+}
+
+/// The tenant in a [`bucket`] key.
+pub(crate) fn bucket_tenant(key: &[u8]) -> Option<TenantId> {
+    let tenant = key.strip_prefix(&[BUCKET])?.first_chunk()?;
+    Some(TenantId(u64::from_be_bytes(*tenant)))
 }
 
 /// The name in a [`bucket`] key.
@@ -222,90 +238,6 @@ pub(crate) fn parse_pending_object(key: &[u8]) -> Option<(BucketId, String)> {
     suffix.is_empty().then_some((bucket, object))
 }
 
-/// The rows of one kind in one bucket that sort by object key.
-#[derive(Clone, Copy)]
-pub(crate) struct Space {
-    kind: u8,
-    bucket: BucketId,
-}
-
-impl Space {
-    /// Length of what precedes the escaped key.
-    const HEAD: usize = 9;
-
-    pub(crate) fn objects(bucket: BucketId) -> Self {
-        Self { kind: OBJECT, bucket }
-    }
-
-    pub(crate) fn uploads(bucket: BucketId) -> Self {
-        Self { kind: UPLOAD, bucket }
-    }
-
-    /// Objects whose bytes are not durable, beside their rows.
-    pub(crate) fn pending(bucket: BucketId) -> Self {
-        Self { kind: PENDING, bucket }
-    }
-
-    /// The whole space.
-    pub(crate) fn all(self) -> Range {
-        let start = self.key("", &[]);
-        let end = successor(&start);
-        (start, end)
-    }
-
-    /// The row of `key`, told apart by `suffix`.
-    pub(crate) fn entry(self, key: &str, suffix: &[u8]) -> Bytes {
-        build(self.kind, 8 + key.len() + TERMINATOR.len() + suffix.len(), |out| {
-            out.put_u64(self.bucket.0);
-            escape(key, out);
-            out.put_slice(&TERMINATOR);
-            out.put_slice(suffix);
-        })
-    }
-
-    /// Where keys that begin with `prefix` start.
-    pub(crate) fn from(self, prefix: &str) -> Bytes {
-        self.key(prefix, &[])
-    }
-
-    /// Just after every row of `key`.
-    pub(crate) fn after(self, key: &str) -> Bytes {
-        self.key(key, &AFTER_TERMINATOR)
-    }
-
-    /// Just after every row whose key begins with `prefix`.
-    pub(crate) fn past(self, prefix: &str) -> Bytes {
-        successor(&self.key(prefix, &[]))
-    }
-
-    /// The object key and the suffix of a row's key; `None` when it is not one of this space.
-    pub(crate) fn parse(self, row: &[u8]) -> Option<(String, &[u8])> {
-        let mut rest = row.get(Self::HEAD..)?;
-        let mut key = Vec::with_capacity(rest.len());
-        loop {
-            let zero = rest.iter().position(|byte| *byte == 0)?;
-            key.extend_from_slice(&rest[..zero]);
-            let mark = rest.get(zero..zero + 2)?;
-            rest = &rest[zero + 2..];
-            if mark == TERMINATOR {
-                return Some((String::from_utf8(key).ok()?, rest));
-            }
-            if mark != ESCAPED_ZERO {
-                return None;
-            }
-            key.push(0);
-        }
-    }
-
-    fn key(self, text: &str, end: &[u8]) -> Bytes {
-        build(self.kind, 8 + text.len() + end.len(), |out| {
-            out.put_u64(self.bucket.0);
-            escape(text, out);
-            out.put_slice(end);
-        })
-    }
-}
-
 /// The least key greater than `key`.
 pub(crate) fn next(key: &[u8]) -> Bytes {
     let mut longer = BytesMut::with_capacity(key.len() + 1);
@@ -361,6 +293,14 @@ mod tests {
         assert_eq!(bucket_alive(BUCKET_ID), join(&[b"i", &bucket_7]));
         assert_eq!(object(BUCKET_ID, "a\0b"), join(&[b"o", &bucket_7, b"a\0\xffb\0\x01"]));
         assert_eq!(
+            Space::versions(BUCKET_ID).version("k", version),
+            join(&[b"v", &bucket_7, b"k\0\x01", &[0xff, 0xff], &[!0x33; 6], &[0x33; 16]])
+        );
+        assert_eq!(
+            Space::null_versions(BUCKET_ID).entry("k", &[]),
+            join(&[b"n", &bucket_7, b"k\0\x01"])
+        );
+        assert_eq!(
             upload(BUCKET_ID, "k", upload_id),
             join(&[b"u", &bucket_7, b"k\0\x01", &[0x11; 16]])
         );
@@ -393,9 +333,11 @@ mod tests {
             BUCKET,
             BUCKET_ALIVE,
             CHUNK_OWNER,
+            CONFIGURATION,
             COMPLETED,
             COMPLETED_AT,
             GARBAGE,
+            NULL_VERSION,
             OBJECT,
             PART,
             UPLOAD,

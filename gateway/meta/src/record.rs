@@ -1,6 +1,7 @@
 //! What the catalog keeps: buckets, objects, uploads, parts.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use keyway_proto::{
     BucketId, BucketName, Checksum, ChecksumKind, ChunkSpec, Durability, NodeId, ObjectKey,
@@ -27,12 +28,104 @@ pub struct Bucket {
 }
 
 /// What a bucket's owner chose.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketSettings {
     /// Region given at creation; empty for the server's own.
     pub region: String,
     /// How ETags are made.
     pub etag: EtagPolicy,
+    /// Whether what is overwritten or deleted is kept.
+    pub versioning: Versioning,
+    /// Whether versions can be locked. Never taken back.
+    pub object_lock: bool,
+}
+
+/// Whether a bucket keeps what is overwritten or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versioning {
+    /// It does not, and never did: each key has its null version at most.
+    #[default]
+    Unversioned,
+    /// Each write makes a version with an id of its own.
+    Enabled,
+    /// Each write makes the key's null version, in place of the one before; versions with ids
+    /// stay.
+    Suspended,
+}
+
+/// A document that configures a bucket, by what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigurationKind {
+    /// Tags of the bucket.
+    Tagging,
+    /// Who may ask from other origins.
+    Cors,
+    /// What locks new versions.
+    ObjectLock,
+    /// What becomes of objects in time.
+    Lifecycle,
+    /// Who may do what, as its owner wrote it.
+    Policy,
+    /// What of policies is not for everybody.
+    PublicAccessBlock,
+    /// Who owns objects.
+    Ownership,
+}
+
+impl ConfigurationKind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Tagging,
+        Self::Cors,
+        Self::ObjectLock,
+        Self::Lifecycle,
+        Self::Policy,
+        Self::PublicAccessBlock,
+        Self::Ownership,
+    ];
+
+    /// The number in the rows' keys: never reused.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Tagging => 1,
+            Self::Cors => 2,
+            Self::ObjectLock => 3,
+            Self::Lifecycle => 4,
+            Self::Policy => 5,
+            Self::PublicAccessBlock => 6,
+            Self::Ownership => 7,
+        }
+    }
+}
+
+/// How a client names a version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionName {
+    /// The one that was written without an id.
+    Null,
+    /// The one with this id.
+    Id(VersionId),
+}
+
+impl VersionName {
+    /// The name that a client gives; `None` when it is none of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "null" {
+            return Some(Self::Null);
+        }
+        // One form alone is ours, though the parser knows several of the same id.
+        text.parse().ok().filter(|id: &VersionId| id.to_string() == text).map(Self::Id)
+    }
+}
+
+impl fmt::Display for VersionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Id(id) => fmt::Display::fmt(id, f),
+        }
+    }
 }
 
 /// How the ETag of a single-part object is made.
@@ -51,6 +144,9 @@ pub enum EtagPolicy {
 pub struct Object {
     /// The version.
     pub version: VersionId,
+    /// Whether clients know the version by its id. One that they do not is the null version of
+    /// its key, of which there is one at most.
+    pub named: bool,
     /// Size in bytes.
     pub size: u64,
     /// Last change.
@@ -68,6 +164,31 @@ pub struct Object {
     /// What the bytes survive. An object in memory alone becomes durable, or what it replaced
     /// comes back.
     pub durability: Durability,
+}
+
+impl Object {
+    /// How clients name the version.
+    pub fn name(&self) -> VersionName {
+        if self.named { VersionName::Id(self.version) } else { VersionName::Null }
+    }
+}
+
+/// A version that says that there is no object any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteMarker {
+    /// The version.
+    pub version: VersionId,
+    /// As [`Object::named`].
+    pub named: bool,
+    /// When the object was deleted.
+    pub modified: UnixMs,
+}
+
+impl DeleteMarker {
+    /// How clients name the version.
+    pub fn name(&self) -> VersionName {
+        if self.named { VersionName::Id(self.version) } else { VersionName::Null }
+    }
 }
 
 /// A checksum over an object, and how it was made.
@@ -109,6 +230,37 @@ pub struct ObjectHeaders {
     pub website_redirect_location: Option<String>,
     /// `x-amz-meta-*`, names in lowercase without the prefix.
     pub user: BTreeMap<String, String>,
+    /// Tags, in the client's order; they can be changed later.
+    pub tags: Vec<(String, String)>,
+    /// What keeps the version from being deleted; it can be changed later.
+    pub lock: ObjectLock,
+}
+
+/// What keeps a version from being deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectLock {
+    /// Until a time.
+    pub retention: Option<Retention>,
+    /// Until it is taken back.
+    pub legal_hold: bool,
+}
+
+/// Keeps a version until a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Whether it can be lifted.
+    pub mode: RetentionMode,
+    /// The version may be deleted from then on.
+    pub until: UnixMs,
+}
+
+/// S3's two kinds of retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetentionMode {
+    /// Those who may bypass it can shorten or lift it.
+    Governance,
+    /// Nobody can; it can be prolonged.
+    Compliance,
 }
 
 /// A run of bytes of an object: one chunk on one node.

@@ -11,13 +11,15 @@ mod pending;
 mod upload;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use keyway_proto::{BucketId, TenantId};
+use keyway_proto::{BucketId, TenantId, VersionId};
 use prost::Message;
 
-use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs};
+use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs, Versioning};
 use crate::store::MetaError;
 
-pub(crate) use object::{StoredObject, decode_object, decode_summary, encode_object};
+pub(crate) use object::{
+    Kind, StoredObject, decode_kind, decode_object, decode_summary, encode_marker, encode_object,
+};
 pub(crate) use packed::{pack_extents, unpack_extents};
 pub(crate) use pending::{decode_pending, encode_pending};
 pub(crate) use upload::{
@@ -28,17 +30,28 @@ pub(crate) use upload::{
 /// The only format so far.
 const FORMAT: u8 = 1;
 
-/// What stands under [`crate::key::bucket_alive`].
-pub(crate) fn alive() -> Bytes {
+/// What stands under [`crate::key::bucket_alive`]: a write that requires it requires that the
+/// bucket keeps versions as the writer believes.
+pub(crate) fn alive(versioning: Versioning) -> Bytes {
+    Bytes::from_static(match versioning {
+        Versioning::Unversioned => &[FORMAT],
+        Versioning::Enabled => &[FORMAT, 1],
+        Versioning::Suspended => &[FORMAT, 2],
+    })
+}
+
+pub(crate) fn decode_alive(row: &[u8]) -> Result<Versioning, MetaError> {
+    match row {
+        [FORMAT] => Ok(Versioning::Unversioned),
+        [FORMAT, 1] => Ok(Versioning::Enabled),
+        [FORMAT, 2] => Ok(Versioning::Suspended),
+        _ => Err(MetaError::Damaged("bucket's standing")),
+    }
+}
+
+/// What stands where the key says all.
+pub(crate) fn mark() -> Bytes {
     Bytes::from_static(&[FORMAT])
-}
-
-pub(crate) fn encode_counter(value: u64) -> Bytes {
-    Bytes::copy_from_slice(&value.to_be_bytes())
-}
-
-pub(crate) fn decode_counter(row: &[u8]) -> Result<u64, MetaError> {
-    row.try_into().map(u64::from_be_bytes).map_err(|_| MetaError::Damaged("counter"))
 }
 
 /// A document that is its writer's to read.
@@ -54,6 +67,23 @@ pub(crate) fn decode_document(row: &Bytes) -> Result<Bytes, MetaError> {
         Some(&FORMAT) => Ok(row.slice(1..)),
         _ => Err(MetaError::Damaged("document")),
     }
+}
+
+/// Which version is a key's null version.
+pub(crate) fn encode_version_id(version: VersionId) -> Bytes {
+    Bytes::copy_from_slice(&version.to_bytes())
+}
+
+pub(crate) fn decode_version_id(row: &[u8]) -> Result<VersionId, MetaError> {
+    row.try_into().map(VersionId::from_bytes).map_err(|_| MetaError::Damaged("version id"))
+}
+
+pub(crate) fn encode_counter(value: u64) -> Bytes {
+    Bytes::copy_from_slice(&value.to_be_bytes())
+}
+
+pub(crate) fn decode_counter(row: &[u8]) -> Result<u64, MetaError> {
+    row.try_into().map(u64::from_be_bytes).map_err(|_| MetaError::Damaged("counter"))
 }
 
 /// A chunk, as the owners and the garbage queue keep it.
@@ -79,6 +109,11 @@ struct BucketRow {
     /// 0: MD5; 1: CRC64NVME.
     #[prost(uint32, tag = "4")]
     etag: u32,
+    /// 0: never; 1: enabled; 2: suspended.
+    #[prost(uint32, tag = "5")]
+    versioning: u32,
+    #[prost(bool, tag = "6")]
+    object_lock: bool,
 }
 
 pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
@@ -90,6 +125,12 @@ pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
             EtagPolicy::Md5 => 0,
             EtagPolicy::Crc64Nvme => 1,
         },
+        versioning: match bucket.settings.versioning {
+            Versioning::Unversioned => 0,
+            Versioning::Enabled => 1,
+            Versioning::Suspended => 2,
+        },
+        object_lock: bucket.settings.object_lock,
     })
 }
 
@@ -111,6 +152,13 @@ pub(crate) fn decode_bucket(
                 1 => EtagPolicy::Crc64Nvme,
                 _ => return Err(MetaError::Damaged("bucket ETag policy")),
             },
+            versioning: match row.versioning {
+                0 => Versioning::Unversioned,
+                1 => Versioning::Enabled,
+                2 => Versioning::Suspended,
+                _ => return Err(MetaError::Damaged("bucket's versioning")),
+            },
+            object_lock: row.object_lock,
         },
     })
 }
@@ -133,14 +181,14 @@ fn decode<M: Message + Default>(row: &Bytes, what: &'static str) -> Result<M, Me
 mod tests {
     use keyway_proto::{
         Checksum, ChecksumKind, ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, UploadId,
-        VersionId,
     };
     use proptest::prelude::*;
 
     use super::*;
     use crate::key::Owner;
     use crate::record::{
-        ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part, PartSummary, Upload,
+        ChecksumType, DeleteMarker, Object, ObjectChecksum, ObjectHeaders, ObjectLock, Part,
+        PartSummary, Retention, RetentionMode, Upload,
     };
 
     fn extent(n: u8) -> Extent {
@@ -160,6 +208,11 @@ mod tests {
             storage_class: text("STANDARD"),
             website_redirect_location: text("/x"),
             user: [("a".to_owned(), "ä".to_owned()), ("b".to_owned(), String::new())].into(),
+            tags: vec![("z".to_owned(), String::new()), ("a".to_owned(), "ä".to_owned())],
+            lock: ObjectLock {
+                retention: Some(Retention { mode: RetentionMode::Compliance, until: UnixMs(9) }),
+                legal_hold: true,
+            },
         }
     }
 
@@ -167,6 +220,7 @@ mod tests {
         let checksum = Checksum::of(ChecksumKind::Sha256, b"x");
         Object {
             version: VersionId::from_bytes([1; 16]),
+            named: false,
             size: 3,
             modified: UnixMs(4),
             etag: "etag".into(),
@@ -219,6 +273,40 @@ mod tests {
         assert_eq!(decode_extent(&encode_extent(&extent(3))).unwrap(), extent(3));
     }
 
+    #[test]
+    fn versions_round_trip() {
+        let named = Object { named: true, ..object() };
+        let row = encode_object(named.clone(), Owner::Version(named.version));
+        assert_eq!(decode_object(&row).unwrap().object, named);
+        let kind = decode_kind(&row).unwrap();
+        assert_eq!((kind.version(), kind.named()), (named.version, true));
+        for named in [false, true] {
+            let marker = DeleteMarker { version: object().version, named, modified: UnixMs(7) };
+            let row = encode_marker(&marker);
+            assert!(matches!(decode_kind(&row).unwrap(), Kind::Marker(found) if found == marker));
+            assert!(matches!(decode_object(&row), Err(MetaError::Damaged(_))));
+        }
+        assert_eq!(decode_version_id(&encode_version_id(named.version)).unwrap(), named.version);
+        for versioning in [Versioning::Unversioned, Versioning::Enabled, Versioning::Suspended] {
+            assert_eq!(decode_alive(&alive(versioning)).unwrap(), versioning);
+            let bucket = Bucket {
+                id: BucketId(1),
+                tenant: TenantId::ROOT,
+                name: "bucket".parse().unwrap(),
+                created: UnixMs(2),
+                settings: BucketSettings {
+                    versioning,
+                    object_lock: versioning == Versioning::Enabled,
+                    ..BucketSettings::default()
+                },
+            };
+            let row = encode_bucket(&bucket);
+            assert_eq!(decode_bucket(TenantId::ROOT, "bucket", &row).unwrap(), bucket);
+        }
+        // As it was written before buckets had versions.
+        assert_eq!(&alive(Versioning::Unversioned)[..], [1]);
+    }
+
     /// Bytes on disk, spelt out: a field that moves is a change of format.
     #[test]
     fn the_object_row_is_pinned() {
@@ -255,6 +343,9 @@ mod tests {
         let _ = decode_extent(row);
         let _ = decode_object(row);
         let _ = decode_summary(row);
+        let _ = decode_kind(row);
+        let _ = decode_alive(row);
+        let _ = decode_version_id(row);
         let _ = decode_upload(id, "k".parse().unwrap(), row);
         let _ = decode_part(row, row);
         let _ = decode_completion(row);

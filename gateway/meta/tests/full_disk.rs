@@ -73,8 +73,8 @@ async fn full_and_back(reserve_bytes: u64) {
         setup.catalog.object(&bucket, &name(stored - 1)).await.unwrap();
     }
     if reserve_bytes > 0 {
-        let deleted = setup.catalog.delete(&bucket, &name(0), WriteCondition::None).await;
-        assert!(deleted.unwrap());
+        let deleted = setup.catalog.delete(&bucket, &name(0), WriteCondition::None, stamp()).await;
+        assert!(deleted.unwrap().existed);
     }
     tmpfs.grow("remount,size=64m");
     for n in stored..stored + 100 {

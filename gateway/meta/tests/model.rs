@@ -227,7 +227,7 @@ async fn replay(setup: &Setup, bucket: &Bucket, steps: Vec<Step>) {
                 let (from, target) = (key(&from), key(&to));
                 let result = catalog
                     .publish_copy(
-                        (bucket, &from),
+                        source_of(bucket, &from),
                         (bucket, &target),
                         made.clone(),
                         WriteCondition::None,
@@ -242,10 +242,10 @@ async fn replay(setup: &Setup, bucket: &Bucket, steps: Vec<Step>) {
             Step::Delete { key: name, condition } => {
                 let condition = model.condition(&name, condition);
                 let refusal = model.refusal(&name, &condition);
-                let result = catalog.delete(bucket, &key(&name), condition).await;
+                let result = catalog.delete(bucket, &key(&name), condition, stamp()).await;
                 match refusal {
                     Some(refusal) => assert_eq!(result.as_ref().map_err(code), Err(refusal)),
-                    None => assert_eq!(result.unwrap(), model.delete(&name)),
+                    None => assert_eq!(result.unwrap().existed, model.delete(&name)),
                 }
             }
             Step::List(query) => {
@@ -340,7 +340,7 @@ proptest! {
             for name in ["before", "middle", "zafter"] {
                 let bucket = setup.bucket(name).await;
                 setup.publish(&bucket, "a/neighbour", &object(1)).await.unwrap();
-                setup.catalog.delete(&bucket, &key("a/neighbour"), WriteCondition::None).await.unwrap();
+                setup.catalog.delete(&bucket, &key("a/neighbour"), WriteCondition::None, stamp()).await.unwrap();
                 if name != "middle" {
                     setup.publish(&bucket, "\u{10FFFF}", &object(0)).await.unwrap();
                     setup.publish(&bucket, "\0", &object(0)).await.unwrap();

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use keyway_meta::catalog::{CatalogError, ListQuery, NamedPart, WriteCondition};
+use keyway_meta::catalog::{CatalogError, Completing, ListQuery, NamedPart, WriteCondition};
 use keyway_meta::{Bucket, ChecksumType, ObjectHeaders, Part, UnixMs, Upload};
 use keyway_proto::unit::PART_BYTES_MIN;
 use keyway_proto::{Checksum, ChecksumKind, Durability, UploadId};
@@ -74,19 +74,15 @@ impl Upper {
         named: &[NamedPart],
         checksum: Option<Checksum>,
     ) -> Result<keyway_meta::Object, CatalogError> {
-        self.setup
-            .catalog
-            .complete_upload(
-                &self.bucket,
-                &key("k"),
-                self.id,
-                named,
-                checksum,
-                WriteCondition::None,
-                Durability::Disk,
-                NOW,
-            )
-            .await
+        let completing = Completing {
+            parts: named,
+            checksum,
+            condition: WriteCondition::None,
+            durability: Durability::Disk,
+            retention: None,
+            now: NOW,
+        };
+        self.setup.catalog.complete_upload(&self.bucket, &key("k"), self.id, completing).await
     }
 }
 
@@ -133,7 +129,7 @@ async fn parts_become_one_object() {
     );
     assert!(matches!(upper.complete(&[&first], None).await, Err(CatalogError::NoSuchUpload)));
     assert!(matches!(upper.store(first.clone()).await, Err(CatalogError::NoSuchUpload)));
-    upper.setup.catalog.delete(&upper.bucket, &key("k"), WriteCondition::None).await.unwrap();
+    upper.setup.catalog.delete(&upper.bucket, &key("k"), WriteCondition::None, stamp()).await.unwrap();
     assert_eq!(upper.setup.garbage().await.len(), 4, "the object owned its parts' chunks");
     assert_eq!(upper.setup.catalog.forget_completions(NOW, 9).await.unwrap(), 0);
     assert_eq!(upper.setup.catalog.forget_completions(UnixMs(NOW.0 + 1), 9).await.unwrap(), 1);

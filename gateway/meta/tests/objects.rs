@@ -30,9 +30,23 @@ async fn what_is_overwritten_or_deleted_becomes_garbage() {
     assert_eq!(setup.owned(&second).await, [true]);
     assert_eq!(setup.owned(&first).await, [false, false]);
     setup.catalog.forget_garbage(&first.extents).await.unwrap();
-    assert!(setup.catalog.delete(&bucket, &key("k"), WriteCondition::None).await.unwrap());
+    assert!(
+        setup
+            .catalog
+            .delete(&bucket, &key("k"), WriteCondition::None, stamp())
+            .await
+            .unwrap()
+            .existed
+    );
     assert_eq!(setup.garbage().await, second.extents);
-    assert!(!setup.catalog.delete(&bucket, &key("k"), WriteCondition::None).await.unwrap());
+    assert!(
+        !setup
+            .catalog
+            .delete(&bucket, &key("k"), WriteCondition::None, stamp())
+            .await
+            .unwrap()
+            .existed
+    );
 }
 
 #[tokio::test]
@@ -44,19 +58,19 @@ async fn shared_chunks_live_until_their_last_owner() {
     let copy = copy_of(&source);
     let (from, to) = (key("source"), key("copy"));
     let publish = setup.catalog.publish_copy(
-        (&bucket, &from),
+        source_of(&bucket, &from),
         (&bucket, &to),
         copy.clone(),
         WriteCondition::None,
     );
     publish.await.unwrap();
-    setup.catalog.delete(&bucket, &from, WriteCondition::None).await.unwrap();
+    setup.catalog.delete(&bucket, &from, WriteCondition::None, stamp()).await.unwrap();
     assert_eq!(setup.garbage().await, [], "the copy still owns them");
     assert_eq!(setup.owned(&copy).await, [true, true]);
-    setup.catalog.delete(&bucket, &to, WriteCondition::None).await.unwrap();
+    setup.catalog.delete(&bucket, &to, WriteCondition::None, stamp()).await.unwrap();
     assert_eq!(setup.garbage().await, source.extents);
     let late = setup.catalog.publish_copy(
-        (&bucket, &from),
+        source_of(&bucket, &from),
         (&bucket, &to),
         copy_of(&source),
         WriteCondition::None,
@@ -73,7 +87,7 @@ async fn an_object_copied_onto_itself_keeps_its_chunks() {
     let copy = copy_of(&source);
     let name = key("k");
     let publish = setup.catalog.publish_copy(
-        (&bucket, &name),
+        source_of(&bucket, &name),
         (&bucket, &name),
         copy.clone(),
         WriteCondition::None,
@@ -98,7 +112,7 @@ async fn conditions_are_held_against_the_current_object() {
     write(etag_is("*")).await.unwrap();
     let current = setup.catalog.object(&bucket, &name).await.unwrap();
     write(etag_is(&current.etag)).await.unwrap();
-    let delete = setup.catalog.delete(&bucket, &name, etag_is(&current.etag));
+    let delete = setup.catalog.delete(&bucket, &name, etag_is(&current.etag), stamp());
     assert!(matches!(delete.await, Err(CatalogError::PreconditionFailed)));
     assert_eq!(setup.garbage().await.len(), 2, "refused writes leave no trace");
 }
@@ -110,7 +124,7 @@ async fn a_bucket_goes_when_it_is_empty_and_its_id_never_returns() {
     setup.publish(&bucket, "k", &object(1)).await.unwrap();
     let delete = || setup.catalog.delete_bucket(bucket.tenant, &bucket.name);
     assert!(matches!(delete().await, Err(CatalogError::BucketNotEmpty)));
-    setup.catalog.delete(&bucket, &key("k"), WriteCondition::None).await.unwrap();
+    setup.catalog.delete(&bucket, &key("k"), WriteCondition::None, stamp()).await.unwrap();
     delete().await.unwrap();
     assert!(matches!(delete().await, Err(CatalogError::NoSuchBucket)));
     let late = setup.publish(&bucket, "k", &object(1)).await;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::*;
 use keyway_meta::catalog::{
-    CatalogError, NamedPart, Pending, PendingIn, PendingOf, WriteCondition,
+    CatalogError, Completing, NamedPart, Pending, PendingIn, PendingOf, WriteCondition,
 };
 use keyway_meta::{Bucket, MemoryStore, Object, ObjectHeaders, Part, UnixMs, Upload};
 use keyway_proto::{ChunkId, Durability, UploadId};
@@ -104,7 +104,7 @@ async fn copies_wait_for_durable_sources() {
     let copy = async || {
         let (from, to) = (key("k"), key("copy"));
         let copied = copy_of(&source);
-        let (from, to) = ((&bucket, &from), (&bucket, &to));
+        let (from, to) = (source_of(&bucket, &from), (&bucket, &to));
         setup.catalog.publish_copy(from, to, copied, WriteCondition::None).await
     };
     assert!(matches!(copy().await, Err(CatalogError::NotDurable)));
@@ -153,10 +153,10 @@ async fn parts_are_settled_or_taken_back() {
         let named: Vec<NamedPart> = numbers.iter().map(named).collect();
         let (condition, now) = (WriteCondition::None, UnixMs(7));
         let (key, named) = (key("k"), &named[..]);
-        setup
-            .catalog
-            .complete_upload(&bucket, &key, id, named, None, condition, durability, now)
-            .await
+        let (checksum, retention) = (None, None);
+        let completing =
+            Completing { parts: named, checksum, condition, durability, retention, now };
+        setup.catalog.complete_upload(&bucket, &key, id, completing).await
     };
     let refused = complete(&[1, 2], Durability::Disk).await;
     assert!(matches!(refused, Err(CatalogError::NotDurable)), "{refused:?}");
@@ -250,7 +250,7 @@ async fn run(setup: Setup, steps: Vec<Step>) {
                 let Some(found) = found else { continue };
                 let copy = copy_of(&found);
                 let names = (self::key(&from.to_string()), self::key(&to.to_string()));
-                let (from, to_key) = ((&bucket, &names.0), (&bucket, &names.1));
+                let (from, to_key) = (source_of(&bucket, &names.0), (&bucket, &names.1));
                 let none = WriteCondition::None;
                 let done = setup.catalog.publish_copy(from, to_key, copy.clone(), none).await;
                 if found.durability == Durability::Memory {
@@ -262,7 +262,7 @@ async fn run(setup: Setup, steps: Vec<Step>) {
             }
             Step::Delete { key } => {
                 let name = self::key(&key.to_string());
-                setup.catalog.delete(&bucket, &name, WriteCondition::None).await.unwrap();
+                setup.catalog.delete(&bucket, &name, WriteCondition::None, stamp()).await.unwrap();
                 model.remove(&key);
             }
             Step::Settle { key } | Step::Withdraw { key } => {

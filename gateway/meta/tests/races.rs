@@ -32,7 +32,7 @@ async fn one_create_only_write_wins() {
         let mut winners = 0;
         for task in tasks {
             match task.await.unwrap() {
-                Ok(()) => winners += 1,
+                Ok(_) => winners += 1,
                 Err(CatalogError::PreconditionFailed) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -59,7 +59,7 @@ async fn a_chain_of_compare_and_swap_loses_no_link() {
                         let condition = WriteCondition::EtagIs(current.etag);
                         let next = sized(current.size + 1);
                         match catalog.publish(&bucket, &key("k"), next, condition).await {
-                            Ok(()) => break,
+                            Ok(_) => break,
                             Err(CatalogError::PreconditionFailed) => {}
                             Err(error) => panic!("{error}"),
                         }
@@ -115,7 +115,7 @@ async fn no_put_lands_in_a_deleted_bucket() {
         let mut stored = 0;
         for put in puts {
             match put.await.unwrap() {
-                Ok(()) => stored += 1,
+                Ok(_) => stored += 1,
                 Err(CatalogError::NoSuchBucket) => {}
                 Err(error) => panic!("{error}"),
             }

@@ -257,6 +257,11 @@ section! {
         pub orphan_grace_ms: u64 = 3_600_000,
         /// How long completing a multipart upload again gets the first answer.
         pub completion_memory_ms: u64 = 86_400_000,
+        /// Between two looks at what the buckets' lifecycle rules are due for.
+        pub lifecycle_period_ms: u64 = 3_600_000,
+        /// How long a day is to lifecycle rules. For tests of them: rules with another day delete
+        /// sooner than their authors meant.
+        pub lifecycle_day_ms: u64 = 86_400_000,
     }
 
     /// The root tenant. Without credentials, they are generated at the first start and shown

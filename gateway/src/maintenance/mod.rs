@@ -1,11 +1,12 @@
 //! What runs beside the requests: chunks that nothing names are released, and what is not
 //! durable is followed until it is.
 //!
-//! [`settler`] asks the nodes about what was answered from their memory. [`reaper`] takes what the
-//! catalog gave up (overwritten, deleted, aborted) to its node. [`sweeper`] finds what the catalog
-//! never knew: chunks that were durable when their gateway died before it could publish them. It
-//! condemns them in the catalog first, which is the point from which no publication can come, and
-//! leaves the rest to the reaper. Nobody asks the node to release a chunk in any other way.
+//! [`lifecycle`] acts by the rules of buckets. [`settler`] asks the nodes about what was answered
+//! from their memory. [`reaper`] takes what the catalog gave up (overwritten, deleted, aborted) to
+//! its node. [`sweeper`] finds what the catalog never knew: chunks that were durable when their
+//! gateway died before it could publish them. It condemns them in the catalog first, which is the
+//! point from which no publication can come, and leaves the rest to the reaper. Nobody asks the
+//! node to release a chunk in any other way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,6 +20,7 @@ use tokio::sync::Notify;
 
 use crate::node::Nodes;
 
+mod lifecycle;
 mod reaper;
 mod settler;
 mod stats;
@@ -26,6 +28,7 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
+pub use lifecycle::LifecycleReport;
 pub use reaper::ReapReport;
 pub use settler::SettleReport;
 pub use stats::MaintenanceStats;
@@ -53,6 +56,10 @@ pub struct MaintenanceConfig {
     pub orphan_grace_ms: u64,
     /// How long completing an upload again gets the first answer.
     pub completion_memory_ms: u64,
+    /// Between two looks at what lifecycle rules are due for.
+    pub lifecycle_period_ms: u64,
+    /// How long a day is to lifecycle rules.
+    pub lifecycle_day_ms: u64,
 }
 
 impl Default for MaintenanceConfig {
@@ -62,6 +69,8 @@ impl Default for MaintenanceConfig {
             sweep_period_ms: 3_600_000,
             orphan_grace_ms: 3_600_000,
             completion_memory_ms: 86_400_000,
+            lifecycle_period_ms: 3_600_000,
+            lifecycle_day_ms: 86_400_000,
         }
     }
 }
@@ -125,6 +134,16 @@ impl Maintenance {
             () = stop => {}
             () = self.rounds() => {}
             () = self.settle_behind() => {}
+            () = self.live_on() => {}
+        }
+    }
+
+    /// Acts by lifecycle rules for as long as it is polled.
+    async fn live_on(&self) {
+        let period = Duration::from_millis(self.config.lifecycle_period_ms).max(REST);
+        loop {
+            tokio::time::sleep(period).await;
+            self.note("lifecycle rules", self.live(unix_now()).await);
         }
     }
 

@@ -21,6 +21,10 @@ pub struct MaintenanceStats {
     pub settled: u64,
     /// Objects and parts that lost their bytes in between, and were taken back.
     pub lost: u64,
+    /// Objects, other versions and delete markers that went by lifecycle rules.
+    pub expired: u64,
+    /// Uploads aborted by them.
+    pub uploads_aborted: u64,
     /// Rounds that were cut short.
     pub failures: u64,
 }
@@ -48,6 +52,8 @@ pub(super) struct Counters {
     pub(super) completions_forgotten: Counter,
     pub(super) settled: Counter,
     pub(super) lost: Counter,
+    pub(super) expired: Counter,
+    pub(super) uploads_aborted: Counter,
     pub(super) failures: Counter,
 }
 
@@ -62,6 +68,8 @@ impl Counters {
             completions_forgotten: self.completions_forgotten.value(),
             settled: self.settled.value(),
             lost: self.lost.value(),
+            expired: self.expired.value(),
+            uploads_aborted: self.uploads_aborted.value(),
             failures: self.failures.value(),
         }
     }

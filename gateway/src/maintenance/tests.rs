@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::stream;
 use keyway_dataplane::{LocalNode, StorageNode};
-use keyway_meta::catalog::WriteCondition;
+use keyway_meta::catalog::{Stamp, WriteCondition};
 use keyway_meta::{
-    Bucket, BucketSettings, Catalog, EtagPolicy, Extent, MemoryStore, Object, ObjectHeaders, UnixMs,
+    Bucket, BucketSettings, Catalog, Extent, MemoryStore, Object, ObjectHeaders, UnixMs,
 };
 use keyway_proto::{
     ChunkId, ChunkSpec, DigestSet, NodeId, ObjectKey, PutPlan, TenantId, TransferId, VersionId,
@@ -34,7 +34,7 @@ struct Setup {
 impl Setup {
     async fn new() -> Self {
         let catalog = Arc::new(Catalog::new(Arc::new(MemoryStore::new())));
-        let settings = BucketSettings { region: String::new(), etag: EtagPolicy::Md5 };
+        let settings = BucketSettings::default();
         let name = "bucket".parse().unwrap();
         let bucket =
             catalog.create_bucket(TenantId::ROOT, &name, settings, LONG_AGO).await.unwrap();
@@ -88,6 +88,7 @@ async fn publish(
     let object = Object {
         durability: keyway_proto::Durability::Disk,
         version: VersionId::generate(),
+        named: false,
         size: CHUNK_BYTES,
         modified: NOW,
         etag: "etag".into(),
@@ -96,7 +97,7 @@ async fn publish(
         parts: Vec::new(),
         extents: vec![extent],
     };
-    catalog.publish(bucket, &key, object, WriteCondition::None).await
+    catalog.publish(bucket, &key, object, WriteCondition::None).await.map(drop)
 }
 
 #[tokio::test]
@@ -106,7 +107,8 @@ async fn what_was_deleted_is_released() {
     setup.publish("kept", kept).await.unwrap();
     setup.publish("lost", lost).await.unwrap();
     let key = "lost".parse().unwrap();
-    setup.catalog.delete(&setup.bucket, &key, WriteCondition::None).await.unwrap();
+    let stamp = Stamp { version: VersionId::generate(), at: UnixMs(1) };
+    setup.catalog.delete(&setup.bucket, &key, WriteCondition::None, stamp).await.unwrap();
     let report = setup.maintenance.reap().await.unwrap();
     assert_eq!(report, ReapReport { released: 1, released_bytes: CHUNK_BYTES, deferred: 0 });
     assert_eq!(setup.chunks().await, [kept.chunk.id]);

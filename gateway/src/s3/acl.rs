@@ -53,8 +53,8 @@ pub(super) async fn get_object_acl(
     let caller = caller(&request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
-    resolve::null_version(input.version_id.as_deref())?;
-    core.catalog.object(&bucket, &resolve::key(&input.key)?).await?;
+    let version = resolve::version(input.version_id.as_deref())?;
+    core.catalog.read(&bucket, &resolve::key(&input.key)?, version).await?;
     let id = resolve::owner_id(bucket.tenant);
     Ok(S3Response::new(GetObjectAclOutput {
         grants: Some(vec![full_control(&id)]),
@@ -84,8 +84,8 @@ pub(super) async fn put_object_acl(
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    resolve::null_version(input.version_id.as_deref())?;
-    core.catalog.object(&bucket, &resolve::key(&input.key)?).await?;
+    let version = resolve::version(input.version_id.as_deref())?;
+    core.catalog.read(&bucket, &resolve::key(&input.key)?, version).await?;
     let block = configuration::whole_block(core, &bucket).await?;
     check(&request.headers, input.access_control_policy.as_ref(), bucket.tenant, block)?;
     Ok(S3Response::new(PutObjectAclOutput::default()))

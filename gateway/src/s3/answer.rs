@@ -7,16 +7,24 @@ use http::header::{
     CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
-use keyway_meta::{ChecksumType, Object, ObjectChecksum};
+use keyway_meta::{Bucket, ChecksumType, Object, ObjectChecksum};
 use s3s::S3ErrorCode;
 
 use super::checksums;
 use super::conditions;
 use super::durability;
 use super::errors::Failure;
+use super::lock;
 use super::ranges::Selection;
+use super::resolve;
 
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
+/// The version that an answer is about.
+pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
+const LOCK_MODE: HeaderName = HeaderName::from_static("x-amz-object-lock-mode");
+const LOCK_UNTIL: HeaderName = HeaderName::from_static("x-amz-object-lock-retain-until-date");
+const LEGAL_HOLD: HeaderName = HeaderName::from_static("x-amz-object-lock-legal-hold");
+const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 const PARTS_COUNT: HeaderName = HeaderName::from_static("x-amz-mp-parts-count");
 const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
 const REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
@@ -98,6 +106,13 @@ pub(super) fn headers(
     map
 }
 
+/// Names the version, where the bucket keeps any.
+pub(super) fn tell_version(bucket: &Bucket, object: &Object, map: &mut HeaderMap) {
+    if let Some(name) = resolve::told_version(bucket, object.name()) {
+        insert(map, VERSION_ID, &name);
+    }
+}
+
 fn stored(map: &mut HeaderMap, object: &Object) {
     let headers = &object.headers;
     map.insert(CONTENT_TYPE, UNKNOWN_TYPE);
@@ -114,6 +129,16 @@ fn stored(map: &mut HeaderMap, object: &Object) {
         if let Some(value) = value {
             insert(map, name, value);
         }
+    }
+    if let Some(retention) = headers.lock.retention {
+        map.insert(LOCK_MODE, HeaderValue::from_static(lock::mode_name(retention.mode)));
+        insert(map, LOCK_UNTIL, &conditions::date_time(retention.until));
+    }
+    if headers.lock.legal_hold {
+        map.insert(LEGAL_HOLD, HeaderValue::from_static("ON"));
+    }
+    if !headers.tags.is_empty() {
+        map.insert(TAGGING_COUNT, HeaderValue::from(headers.tags.len()));
     }
     for (name, value) in &headers.user {
         let Ok(name) = HeaderName::try_from(format!("{USER_PREFIX}{name}")) else { continue };

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use http::HeaderName;
-use keyway_meta::{Bucket, BucketSettings};
+use keyway_meta::{Bucket, BucketSettings, Versioning};
 use keyway_proto::BucketName;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -26,9 +26,8 @@ pub(super) async fn create_bucket(
     let caller = caller(&request.extensions)?;
     let input = &request.input;
     headers::refuse_unsupported(&request.headers)?;
-    if input.object_lock_enabled_for_bucket == Some(true) {
-        return Err(Failure::not_implemented("Object Lock is not implemented by this server."));
-    }
+    let object_lock = input.object_lock_enabled_for_bucket == Some(true);
+    let versioning = if object_lock { Versioning::Enabled } else { Versioning::Unversioned };
     let name = BucketName::from_str(&input.bucket)?;
     let asked = input.create_bucket_configuration.as_ref();
     let asked = asked.and_then(|asked| asked.location_constraint.as_ref());
@@ -38,7 +37,7 @@ pub(super) async fn create_bucket(
         None => core.default_etag,
         Some(value) => etag::parse_policy(value.to_str().unwrap_or_default())?,
     };
-    let settings = BucketSettings { region, etag };
+    let settings = BucketSettings { region, etag, versioning, object_lock };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
     let output =
         CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };

@@ -118,6 +118,16 @@ pub(super) fn timestamp(at: UnixMs) -> Timestamp {
     Timestamp::from(system_time(Duration::from_millis(at.0)))
 }
 
+/// A time that a client gave; `None` before 1970.
+pub(super) fn unix_ms(given: &Timestamp) -> Option<UnixMs> {
+    let mut text = Vec::with_capacity(24);
+    given.format(TimestampFormat::EpochSeconds, &mut text).ok()?;
+    let seconds: f64 = std::str::from_utf8(&text).ok()?.parse().ok()?;
+    let ms = (seconds * 1000.0).round();
+    // Later than the year 9999 is as good as it.
+    (ms >= 0.0).then(|| UnixMs(ms.min(253_402_300_799_000.0) as u64))
+}
+
 /// A time as HTTP has it: whole seconds.
 fn whole_seconds(at: UnixMs) -> Timestamp {
     Timestamp::from(system_time(Duration::from_secs(at.0 / 1000)))
@@ -127,6 +137,15 @@ fn system_time(since: Duration) -> SystemTime {
     // The year 9999 is the last that the formats know.
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     UNIX_EPOCH + since.min(LAST)
+}
+
+/// A time as XML has it, for a header.
+pub(super) fn date_time(at: UnixMs) -> String {
+    let mut text = Vec::with_capacity(24);
+    match timestamp(at).format(TimestampFormat::DateTime, &mut text) {
+        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+        Err(_) => String::new(),
+    }
 }
 
 pub(super) fn http_date(at: UnixMs) -> HeaderValue {
@@ -150,6 +169,7 @@ mod tests {
         Object {
             durability: keyway_proto::Durability::Disk,
             version: VersionId::new(0, [0; 10]),
+            named: false,
             size: 3,
             modified: UnixMs(MODIFIED_S * 1000 + 700),
             etag: "abc".to_owned(),

@@ -5,7 +5,7 @@
 //! as such, for S3 tells that apart.
 
 use keyway_auth::policy::{Action, Policy, PublicAccessBlock, Resource};
-use keyway_meta::catalog::Configuration;
+use keyway_meta::ConfigurationKind;
 use keyway_meta::{Bucket, CatalogError, MetaError};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -31,7 +31,7 @@ enum Stored<T> {
 async fn stored<T: for<'de> Deserialize<'de>>(
     core: &Core,
     bucket: &Bucket,
-    kind: Configuration,
+    kind: ConfigurationKind,
 ) -> Result<Option<Stored<T>>, Failure> {
     let Some(document) = core.catalog.configuration(bucket, kind).await? else { return Ok(None) };
     let read = serde_json::from_slice(&document);
@@ -41,7 +41,7 @@ async fn stored<T: for<'de> Deserialize<'de>>(
 async fn store<T: Serialize>(
     core: &Core,
     bucket: &Bucket,
-    kind: Configuration,
+    kind: ConfigurationKind,
     document: &Stored<T>,
 ) -> Result<(), Failure> {
     let document = serde_json::to_vec(document).expect("types of ours have a JSON form");
@@ -56,7 +56,7 @@ pub(super) async fn block_of(
     core: &Core,
     bucket: &Bucket,
 ) -> Result<Option<PublicAccessBlock>, Failure> {
-    Ok(match stored(core, bucket, Configuration::PublicAccessBlock).await? {
+    Ok(match stored(core, bucket, ConfigurationKind::PublicAccessBlock).await? {
         None => Some(PublicAccessBlock::ALL),
         Some(Stored::Set(block)) => Some(block),
         Some(Stored::Deleted) => None,
@@ -90,7 +90,7 @@ pub(super) async fn get_bucket_policy(
     request: S3Request<GetBucketPolicyInput>,
 ) -> Answer<GetBucketPolicyOutput> {
     let bucket = bucket_of!(core, request);
-    let text = core.catalog.configuration(&bucket, Configuration::Policy).await?;
+    let text = core.catalog.configuration(&bucket, ConfigurationKind::Policy).await?;
     let text = text.ok_or_else(|| Failure::code(S3ErrorCode::NoSuchBucketPolicy))?;
     let policy = String::from_utf8_lossy(&text).into_owned();
     Ok(S3Response::new(GetBucketPolicyOutput { policy: Some(policy) }))
@@ -121,7 +121,7 @@ pub(super) async fn put_bucket_policy(
         ));
     }
     let text = input.policy.as_bytes();
-    core.catalog.configure(&bucket, Configuration::Policy, Some(text)).await?;
+    core.catalog.configure(&bucket, ConfigurationKind::Policy, Some(text)).await?;
     Ok(S3Response::new(PutBucketPolicyOutput::default()))
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn delete_bucket_policy(
     request: S3Request<DeleteBucketPolicyInput>,
 ) -> Answer<DeleteBucketPolicyOutput> {
     let bucket = bucket_of!(core, request);
-    core.catalog.configure(&bucket, Configuration::Policy, None).await?;
+    core.catalog.configure(&bucket, ConfigurationKind::Policy, None).await?;
     Ok(S3Response::new(DeleteBucketPolicyOutput::default()))
 }
 
@@ -190,7 +190,7 @@ pub(super) async fn put_public_access_block(
         block_public_policy: given.block_public_policy.unwrap_or(false),
         restrict_public_buckets: given.restrict_public_buckets.unwrap_or(false),
     };
-    store(core, &bucket, Configuration::PublicAccessBlock, &Stored::Set(block)).await?;
+    store(core, &bucket, ConfigurationKind::PublicAccessBlock, &Stored::Set(block)).await?;
     Ok(S3Response::new(PutPublicAccessBlockOutput::default()))
 }
 
@@ -201,7 +201,7 @@ pub(super) async fn delete_public_access_block(
 ) -> Answer<DeletePublicAccessBlockOutput> {
     let bucket = bucket_of!(core, request);
     let deleted: Stored<PublicAccessBlock> = Stored::Deleted;
-    store(core, &bucket, Configuration::PublicAccessBlock, &deleted).await?;
+    store(core, &bucket, ConfigurationKind::PublicAccessBlock, &deleted).await?;
     Ok(S3Response::new(DeletePublicAccessBlockOutput::default()))
 }
 
@@ -211,7 +211,7 @@ pub(super) async fn get_ownership_controls(
     request: S3Request<GetBucketOwnershipControlsInput>,
 ) -> Answer<GetBucketOwnershipControlsOutput> {
     let bucket = bucket_of!(core, request);
-    let stored: Option<Stored<String>> = stored(core, &bucket, Configuration::Ownership).await?;
+    let stored: Option<Stored<String>> = stored(core, &bucket, ConfigurationKind::Ownership).await?;
     if let Some(Stored::Deleted) = stored {
         return Err(Failure::code(S3ErrorCode::OwnershipControlsNotFoundError));
     }
@@ -237,7 +237,7 @@ pub(super) async fn put_ownership_controls(
         _ => return Err(Failure::code(S3ErrorCode::MalformedXML)),
     }
     let set = Stored::Set(ENFORCED.to_owned());
-    store(core, &bucket, Configuration::Ownership, &set).await?;
+    store(core, &bucket, ConfigurationKind::Ownership, &set).await?;
     Ok(S3Response::new(PutBucketOwnershipControlsOutput::default()))
 }
 
@@ -248,6 +248,6 @@ pub(super) async fn delete_ownership_controls(
 ) -> Answer<DeleteBucketOwnershipControlsOutput> {
     let bucket = bucket_of!(core, request);
     let deleted: Stored<String> = Stored::Deleted;
-    store(core, &bucket, Configuration::Ownership, &deleted).await?;
+    store(core, &bucket, ConfigurationKind::Ownership, &deleted).await?;
     Ok(S3Response::new(DeleteBucketOwnershipControlsOutput::default()))
 }

@@ -5,8 +5,9 @@
 //! from node to node in frames, as in a GET and a PUT.
 
 use futures::StreamExt;
+use keyway_meta::catalog::CopyFrom;
 use keyway_meta::{
-    Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part,
+    Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part, VersionName,
 };
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
@@ -24,7 +25,7 @@ use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::multipart::{part_checksums, upload_id};
-use super::{Core, durability, etag, get, ranges, rdma, resolve, store};
+use super::{Core, durability, etag, get, lock, ranges, rdma, resolve, store};
 
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
@@ -37,6 +38,26 @@ pub(super) const PART_COPIES_MAX: usize = 4;
 struct Source {
     bucket: Bucket,
     key: ObjectKey,
+    version: Option<VersionName>,
+}
+
+impl Source {
+    async fn found(&self, core: &Core) -> Result<Object, Failure> {
+        match core.catalog.read(&self.bucket, &self.key, self.version).await {
+            // Where S3 refuses the method for a GET, it refuses the request for a copy.
+            Err(CatalogError::IsDeleteMarker(_)) => Err(Failure::refuse(
+                S3ErrorCode::InvalidRequest,
+                "The source of a copy request may not specifically refer to a delete marker by \
+                 version id.",
+            )),
+            found => Ok(found?),
+        }
+    }
+
+    /// The version copied, as an answer names it.
+    fn told(&self, found: &Object) -> Option<String> {
+        resolve::told_version(&self.bucket, found.name())
+    }
 }
 
 macro_rules! source_conditions {
@@ -60,17 +81,26 @@ pub(super) async fn copy_object(
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;
     let key = resolve::key(&input.key)?;
-    let replace = replaces_metadata(input.metadata_directive.as_ref())?;
+    let directives = Directives {
+        metadata: replaces(
+            "metadata",
+            input.metadata_directive.as_ref().map(MetadataDirective::as_str),
+        )?,
+        tags: replaces("tagging", input.tagging_directive.as_ref().map(TaggingDirective::as_str))?,
+    };
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let kind = requested_kind(input.checksum_algorithm.as_ref())?;
     let conditions = source_conditions!(input);
-    let given: ObjectHeaders = object_headers!(input)?;
+    let mut given: ObjectHeaders = object_headers!(core, input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    given.lock = lock::applied(core, &bucket, given.lock).await?;
     let owner = input.expected_source_bucket_owner.as_deref();
     let source = source(core, caller, &input.copy_source, owner).await?;
-    let onto_itself = source.bucket.id == bucket.id && source.key == key;
-    let changes = replace
+    // Copying a version onto its key brings it back.
+    let onto_itself =
+        source.bucket.id == bucket.id && source.key == key && source.version.is_none();
+    let changes = directives.metadata
         || kind.is_some()
         || given.storage_class.is_some()
         || given.website_redirect_location.is_some();
@@ -85,15 +115,15 @@ pub(super) async fn copy_object(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let found = core.catalog.object(&source.bucket, &source.key).await?;
+        let found = source.found(core).await?;
         conditions.check_copy(&found)?;
-        let object = copied(core, caller.account(), &found, kind, replace, &given).await?;
+        let object = copied(core, caller.account(), &found, kind, directives, &given).await?;
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(object.etag.clone())),
             last_modified: Some(conditions::timestamp(object.modified)),
             ..told_object(&object)
         };
-        let from = (&source.bucket, &source.key);
+        let from = CopyFrom { bucket: &source.bucket, key: &source.key, version: source.version };
         let to = (&bucket, &key);
         match core.catalog.publish_copy(from, to, object, condition.clone()).await {
             Err(CatalogError::NoSuchKey) if attempt < ATTEMPTS_MAX => {}
@@ -101,9 +131,11 @@ pub(super) async fn copy_object(
                 durability::settled(core, Awaited::Object(&source.bucket, &source.key)).await?;
             }
             Err(failure) => return Err(failure.into()),
-            Ok(()) => {
+            Ok(version) => {
                 return Ok(S3Response::new(CopyObjectOutput {
                     copy_object_result: Some(result),
+                    copy_source_version_id: source.told(&found),
+                    version_id: resolve::told_version(&bucket, version),
                     ..CopyObjectOutput::default()
                 }));
             }
@@ -117,7 +149,7 @@ async fn copied(
     tenant: TenantId,
     source: &Object,
     kind: Option<ChecksumKind>,
-    replace: bool,
+    directives: Directives,
     given: &ObjectHeaders,
 ) -> Result<Object, Failure> {
     if source.size > PART_BYTES_MAX {
@@ -134,13 +166,16 @@ async fn copied(
         }
         _ => source.checksum.clone(),
     };
-    let headers = if replace {
-        given.clone()
+    let tags = if directives.tags { &given.tags } else { &source.headers.tags };
+    let headers = if directives.metadata {
+        ObjectHeaders { tags: tags.clone(), ..given.clone() }
     } else {
         ObjectHeaders {
+            tags: tags.clone(),
             // These two are not metadata: a copy has those of its own request.
             storage_class: given.storage_class.clone(),
             website_redirect_location: given.website_redirect_location.clone(),
+            lock: given.lock,
             ..source.headers.clone()
         }
     };
@@ -188,7 +223,7 @@ pub(super) async fn upload_part_copy(
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let owner = input.expected_source_bucket_owner.as_deref();
     let source = source(core, caller, &input.copy_source, owner).await?;
-    let found = core.catalog.object(&source.bucket, &source.key).await?;
+    let found = source.found(core).await?;
     conditions.check_copy(&found)?;
     let range = source_range(&found, input.copy_source_range.as_deref())?;
     let kind = upload.checksum.map(|(kind, _)| kind);
@@ -201,6 +236,7 @@ pub(super) async fn upload_part_copy(
     publish_part(core, &bucket, &key, id, part).await?;
     Ok(S3Response::new(UploadPartCopyOutput {
         copy_part_result: Some(result),
+        copy_source_version_id: source.told(&found),
         ..UploadPartCopyOutput::default()
     }))
 }
@@ -254,18 +290,26 @@ async fn source(
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(Failure::not_implemented("Copy sources are named as bucket/key."));
     };
-    resolve::null_version(version_id.as_deref())?;
+    let version = resolve::version(version_id.as_deref())?;
     let key = resolve::key(key)?;
     let bucket = resolve::source(core, caller, bucket, expected_owner).await?;
-    Ok(Source { bucket, key })
+    Ok(Source { bucket, key, version })
 }
 
-fn replaces_metadata(directive: Option<&MetadataDirective>) -> Result<bool, Failure> {
-    match directive.map(MetadataDirective::as_str) {
-        None | Some(MetadataDirective::COPY) => Ok(false),
-        Some(MetadataDirective::REPLACE) => Ok(true),
+/// What of the source a copy does not take over.
+#[derive(Clone, Copy)]
+struct Directives {
+    metadata: bool,
+    tags: bool,
+}
+
+/// Whether the directive is to replace.
+fn replaces(of: &'static str, directive: Option<&str>) -> Result<bool, Failure> {
+    match directive {
+        None | Some("COPY") => Ok(false),
+        Some("REPLACE") => Ok(true),
         Some(_) => {
-            Err(Failure::refuse(S3ErrorCode::InvalidArgument, "Unknown metadata directive."))
+            Err(Failure::refuse(S3ErrorCode::InvalidArgument, format!("Unknown {of} directive.")))
         }
     }
 }

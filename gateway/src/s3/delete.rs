@@ -2,8 +2,9 @@
 
 use futures::StreamExt;
 use keyway_auth::policy::Traits;
-use keyway_meta::catalog::WriteCondition;
-use keyway_meta::{Bucket, CatalogError};
+use keyway_meta::catalog::{Clearance, Deleted, Stamp, WriteCondition};
+use keyway_meta::{Bucket, CatalogError, VersionName};
+use keyway_proto::{ObjectKey, VersionId};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
 
@@ -30,12 +31,18 @@ pub(super) async fn delete_object(
         return Err(Failure::not_implemented("Deletions are conditional on If-Match alone."));
     }
     let key = resolve::key(&input.key)?;
-    resolve::null_version(input.version_id.as_deref())?;
+    let version = resolve::version(input.version_id.as_deref())?;
+    let bypass = input.bypass_governance_retention == Some(true);
     let condition = write_condition(input.if_match.as_ref(), None)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    core.catalog.delete(&bucket, &key, condition).await?;
-    Ok(S3Response::new(DeleteObjectOutput::default()))
+    let deleted = delete(core, &bucket, &key, version, condition, bypass).await?;
+    let told = deleted.version.and_then(|name| resolve::told_version(&bucket, name));
+    Ok(S3Response::new(DeleteObjectOutput {
+        delete_marker: deleted.marker.then_some(true),
+        version_id: told,
+        ..DeleteObjectOutput::default()
+    }))
 }
 
 /// DeleteObjects: each key for itself; failures are listed, not raised.
@@ -63,19 +70,15 @@ pub(super) async fn delete_objects(
     let bypass = input.bypass_governance_retention == Some(true);
     let deletions: Vec<_> =
         objects.iter().map(|object| delete_one(core, caller, bypass, &bucket, object)).collect();
-    let outcomes: Vec<Result<(), Failure>> =
+    let outcomes: Vec<Result<Deleted, Failure>> =
         futures::stream::iter(deletions).buffered(CONCURRENT_MAX).collect().await;
 
     let quiet = input.delete.quiet == Some(true);
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     for (object, outcome) in objects.iter().zip(outcomes) {
         match outcome {
-            Ok(()) if quiet => {}
-            Ok(()) => deleted.push(DeletedObject {
-                key: Some(object.key.clone()),
-                version_id: object.version_id.clone(),
-                ..DeletedObject::default()
-            }),
+            Ok(_) if quiet => {}
+            Ok(done) => deleted.push(told_deletion(object, done)),
             Err(failure) => errors.push(told(id, object, failure)),
         }
     }
@@ -86,13 +89,35 @@ pub(super) async fn delete_objects(
     }))
 }
 
+/// Removes a version for good, or deletes what is current.
+async fn delete(
+    core: &Core,
+    bucket: &Bucket,
+    key: &ObjectKey,
+    version: Option<VersionName>,
+    condition: WriteCondition,
+    bypass_governance: bool,
+) -> Result<Deleted, CatalogError> {
+    let now = core.clock.now();
+    match version {
+        None => {
+            let stamp = Stamp { version: VersionId::generate(), at: now };
+            core.catalog.delete(bucket, key, condition, stamp).await
+        }
+        Some(name) => {
+            let clearance = Clearance { now, bypass_governance };
+            core.catalog.delete_version(bucket, key, name, condition, clearance).await
+        }
+    }
+}
+
 async fn delete_one(
     core: &Core,
     caller: &Caller,
     bypass: bool,
     bucket: &Bucket,
     object: &ObjectIdentifier,
-) -> Result<(), Failure> {
+) -> Result<Deleted, Failure> {
     let resource = access::object(&bucket.name, &object.key);
     let version = object.version_id.is_some();
     let traits = Traits { version, bypass_governance: bypass, ..Traits::default() };
@@ -100,15 +125,21 @@ async fn delete_one(
         caller.may_here(need.action, &resource)?;
     }
     let key = resolve::key(&object.key)?;
-    resolve::null_version(object.version_id.as_deref())?;
+    let version = resolve::version(object.version_id.as_deref())?;
     let condition = match &object.e_tag {
         Some(etag) => WriteCondition::EtagIs(etag.value().to_owned()),
         None => WriteCondition::None,
     };
-    match core.catalog.delete(bucket, &key, condition).await {
-        Ok(_) => Ok(()),
-        Err(CatalogError::NoSuchKey) if object.e_tag.is_none() => Ok(()),
-        Err(failure) => Err(failure.into()),
+    Ok(delete(core, bucket, &key, version, condition, bypass).await?)
+}
+
+/// A marker that was made has a field of its own; one that was removed is told twice, as S3 does.
+fn told_deletion(object: &ObjectIdentifier, done: Deleted) -> DeletedObject {
+    DeletedObject {
+        key: Some(object.key.clone()),
+        version_id: object.version_id.clone(),
+        delete_marker: done.marker.then_some(true),
+        delete_marker_version_id: done.version.filter(|_| done.marker).map(|name| name.to_string()),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use keyway_auth::policy::Action;
 use keyway_meta::catalog::{Pending, PendingIn};
-use keyway_meta::{Bucket, EtagPolicy};
+use keyway_meta::{Bucket, EtagPolicy, Versioning};
 use keyway_proto::unit::KIB;
 use keyway_proto::{Durability, FlushReply, FlushRequest, ObjectKey, UploadId};
 use s3s::S3ErrorCode;
@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(super) const SETTLES_MAX: usize = 16;
 /// How long a copy or a completion waits for the bytes that it needs to be durable.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
-/// Parts waited for together.
+/// Parts or objects waited for together.
 const PARTS_PAGE: usize = 256;
 /// Buckets listed at once.
 const PAGE: usize = 256;
@@ -58,9 +58,17 @@ pub(super) fn asked(headers: &HeaderMap) -> Result<Option<Durability>, Failure> 
     Ok(durability)
 }
 
-/// What a body of this length is stored with.
-pub(super) fn of_body(asked: Option<Durability>, length: u64) -> Durability {
-    if length < MEMORY_BYTES_MIN { Durability::Disk } else { asked.unwrap_or_default() }
+/// What a body of this length is stored with. A bucket that keeps versions keeps durable ones.
+pub(super) fn of_body(bucket: &Bucket, asked: Option<Durability>, length: u64) -> Durability {
+    if length < MEMORY_BYTES_MIN { Durability::Disk } else { of_object(bucket, asked) }
+}
+
+/// What an object of this bucket may be.
+pub(super) fn of_object(bucket: &Bucket, asked: Option<Durability>) -> Durability {
+    match bucket.settings.versioning {
+        Versioning::Unversioned => asked.unwrap_or_default(),
+        Versioning::Enabled | Versioning::Suspended => Durability::Disk,
+    }
 }
 
 /// How the ETag is made of a write that asks for this: an MD5 would take the time that the
@@ -112,6 +120,8 @@ pub(super) enum Awaited<'a> {
     Parts(UploadId),
     /// One object.
     Object(&'a Bucket, &'a ObjectKey),
+    /// The objects of a bucket.
+    Bucket(&'a Bucket),
 }
 
 impl Awaited<'_> {
@@ -119,6 +129,9 @@ impl Awaited<'_> {
         match self {
             Self::Parts(id) => {
                 Ok(core.catalog.pending(PendingIn::Upload(id), None, PARTS_PAGE).await?)
+            }
+            Self::Bucket(bucket) => {
+                Ok(core.catalog.pending(PendingIn::Bucket(bucket.id), None, PARTS_PAGE).await?)
             }
             Self::Object(bucket, key) => {
                 Ok(core.catalog.pending_object(bucket, key).await?.into_iter().collect())
@@ -236,6 +249,16 @@ mod tests {
         values.iter().map(|value| (DURABILITY, HeaderValue::from_static(value))).collect()
     }
 
+    fn bucket() -> Bucket {
+        Bucket {
+            id: keyway_proto::BucketId(1),
+            tenant: keyway_proto::TenantId::ROOT,
+            name: "bucket".parse().expect("a name"),
+            created: keyway_meta::UnixMs(0),
+            settings: keyway_meta::BucketSettings::default(),
+        }
+    }
+
     #[test]
     fn only_two_words_are_understood() {
         assert_eq!(asked(&headers(&[])).expect("none"), None);
@@ -249,8 +272,11 @@ mod tests {
     #[test]
     fn short_bodies_are_durable() {
         let memory = Some(Durability::Memory);
-        assert_eq!(of_body(memory, MEMORY_BYTES_MIN - 1), Durability::Disk);
-        assert_eq!(of_body(memory, MEMORY_BYTES_MIN), Durability::Memory);
-        assert_eq!(of_body(None, u64::MAX), Durability::Disk);
+        let mut bucket = bucket();
+        assert_eq!(of_body(&bucket, memory, MEMORY_BYTES_MIN - 1), Durability::Disk);
+        assert_eq!(of_body(&bucket, memory, MEMORY_BYTES_MIN), Durability::Memory);
+        assert_eq!(of_body(&bucket, None, u64::MAX), Durability::Disk);
+        bucket.settings.versioning = Versioning::Suspended;
+        assert_eq!(of_body(&bucket, memory, MEMORY_BYTES_MIN), Durability::Disk);
     }
 }

@@ -14,6 +14,7 @@ use s3s::service::S3Service;
 use s3s::{Body, S3Error, S3ErrorCode, StdError};
 
 use super::checksums::Declared;
+use super::cors::{self, Cors};
 use super::errors::{self, Failure};
 use super::host::BaseDomains;
 use super::rdma::Lent;
@@ -36,6 +37,7 @@ const LISTED_BY: [&str; 5] = ["prefix", "delimiter", "marker", "start-after", "k
 pub(super) struct Surroundings {
     pub(super) domains: BaseDomains,
     pub(super) xml_max_bytes: usize,
+    pub(super) cors: Cors,
 }
 
 /// Answers one request.
@@ -53,9 +55,14 @@ pub(super) async fn call(
         }
     };
     let head_only = request.method() == Method::HEAD;
+    let told = surroundings.cors.told(&request).await;
     let lent = Lent::begin(&mut request);
     let mut response = match refuse_early(&request) {
         Some(error) => refused(error),
+        None if cors::is_preflight(&request) => match surroundings.cors.preflight(&request).await {
+            Ok(response) => response,
+            Err(failure) => refused(failure.answer(&id)),
+        },
         None => pass(inner, request, &id, surroundings).await,
     };
     if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
@@ -69,6 +76,7 @@ pub(super) async fn call(
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
+    response.headers_mut().extend(told);
     if let Some(lent) = lent {
         lent.tell(response.headers_mut());
     }

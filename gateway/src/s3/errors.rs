@@ -2,19 +2,23 @@
 
 use std::borrow::Cow;
 
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
+use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use keyway_auth::grant::GrantError;
 use keyway_dataplane::{DirectError, SessionError, TransferError};
-use keyway_meta::{CatalogError, MetaError};
+use keyway_meta::{CatalogError, DeleteMarker, MetaError};
 use keyway_proto::InvalidName;
 use s3s::stream::aws_chunked_stream::AwsChunkedStreamError;
 use s3s::stream::upload_stream::UploadStreamError;
 use s3s::{BodySizeLimitExceeded, S3Error, S3ErrorCode};
 
+use super::answer::VERSION_ID;
+use super::conditions;
 use super::rdma;
 use super::service::RequestId;
 use crate::control::ControlError;
+
+const DELETE_MARKER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Why an operation does not give what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +159,18 @@ fn catalog(cause: &CatalogError) -> S3Error {
         CatalogError::BucketExists => S3ErrorCode::BucketAlreadyOwnedByYou,
         CatalogError::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
         CatalogError::NoSuchKey => S3ErrorCode::NoSuchKey,
+        CatalogError::NoSuchVersion => S3ErrorCode::NoSuchVersion,
+        CatalogError::Deleted(marker) => return deleted(S3ErrorCode::NoSuchKey, marker),
+        CatalogError::IsDeleteMarker(marker) => {
+            return deleted(S3ErrorCode::MethodNotAllowed, marker);
+        }
+        CatalogError::Locked => {
+            return S3Error::with_message(
+                S3ErrorCode::AccessDenied,
+                "Access Denied because object protected by object lock.",
+            );
+        }
+        CatalogError::InvalidBucketState => S3ErrorCode::InvalidBucketState,
         CatalogError::NoSuchUpload => S3ErrorCode::NoSuchUpload,
         CatalogError::InvalidPart(_) => S3ErrorCode::InvalidPart,
         CatalogError::InvalidPartOrder => S3ErrorCode::InvalidPartOrder,
@@ -167,6 +183,22 @@ fn catalog(cause: &CatalogError) -> S3Error {
         _ => S3ErrorCode::InternalError,
     };
     S3Error::new(code)
+}
+
+/// A delete marker is where an object was asked for.
+fn deleted(code: S3ErrorCode, marker: &DeleteMarker) -> S3Error {
+    let by_name = code == S3ErrorCode::MethodNotAllowed;
+    let mut error = S3Error::new(code);
+    let mut headers = beside_xml(DELETE_MARKER, HeaderValue::from_static("true"));
+    if let Ok(name) = HeaderValue::try_from(marker.name().to_string()) {
+        headers.insert(VERSION_ID, name);
+    }
+    if by_name {
+        headers.insert(ALLOW, HeaderValue::from_static("DELETE"));
+        headers.insert(LAST_MODIFIED, conditions::http_date(marker.modified));
+    }
+    error.set_headers(headers);
+    error
 }
 
 fn meta(cause: &MetaError) -> S3Error {
@@ -265,6 +297,7 @@ pub(super) fn custom(code: &'static str, message: &'static str) -> S3Error {
 
 fn custom_status(code: &S3ErrorCode) -> StatusCode {
     match code.as_str() {
+        "AccessForbidden" => StatusCode::FORBIDDEN,
         "InsufficientStorage" => StatusCode::INSUFFICIENT_STORAGE,
         "InvalidPartNumber" => StatusCode::RANGE_NOT_SATISFIABLE,
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,

@@ -64,6 +64,7 @@ pub(super) async fn gather(
     }?;
     let whole = Selection { range: ByteRange::whole(object.size), partial: false, part: None };
     let mut headers = answer::headers(&object, &whole, false, true, Overrides::default());
+    answer::tell_version(&rules.bucket, &object, &mut headers);
     headers.insert(SIZE, HeaderValue::from(object.size));
     moved.tell(200, &mut headers);
     Ok(headers)

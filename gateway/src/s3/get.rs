@@ -107,8 +107,8 @@ pub(super) async fn get(
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key = resolve::key(&read.key)?;
-    resolve::null_version(read.version_id.as_deref())?;
-    let mut object = core.catalog.object(&bucket, &key).await?;
+    let version = resolve::version(read.version_id.as_deref())?;
+    let mut object = core.catalog.read(&bucket, &key, version).await?;
     let mut selection = select(&object, &read)?;
     let started = match start(core, caller, &object, selection.range, offered).await {
         // The object was replaced after its metadata was read, and its chunks released: the
@@ -121,7 +121,7 @@ pub(super) async fn get(
             if let Some(pending) = core.catalog.pending_object(&bucket, &key).await? {
                 durability::looked_at_one(core, pending).await?;
             }
-            object = core.catalog.object(&bucket, &key).await?;
+            object = core.catalog.read(&bucket, &key, version).await?;
             selection = select(&object, &read)?;
             start(core, caller, &object, selection.range, offered).await
         }
@@ -136,6 +136,7 @@ pub(super) async fn get(
         read.with_checksum,
         overrides,
     );
+    answer::tell_version(&bucket, &object, &mut headers);
     if let Some(direct) = direct {
         direct.tell(if selection.partial { 206 } else { 200 }, &mut headers);
     }
@@ -175,16 +176,17 @@ pub(super) async fn head(core: &Core, caller: &Caller, read: Read) -> Result<Fou
     let bucket =
         resolve::bucket(core, caller, &read.bucket, read.expected_owner.as_deref()).await?;
     let key: ObjectKey = resolve::key(&read.key)?;
-    resolve::null_version(read.version_id.as_deref())?;
-    let object = core.catalog.object(&bucket, &key).await?;
+    let version = resolve::version(read.version_id.as_deref())?;
+    let object = core.catalog.read(&bucket, &key, version).await?;
     let selection = select(&object, &read)?;
-    let headers = answer::headers(
+    let mut headers = answer::headers(
         &object,
         &selection,
         read.part_number.is_some(),
         read.with_checksum,
         read.overrides,
     );
+    answer::tell_version(&bucket, &object, &mut headers);
     Ok(Found { headers, partial: selection.partial, body: None })
 }
 

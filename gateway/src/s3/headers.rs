@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName};
-use keyway_meta::ObjectHeaders;
+use keyway_meta::{ObjectHeaders, ObjectLock};
 use s3s::S3ErrorCode;
 use s3s::dto::{Metadata, StorageClass};
 
 use super::errors::Failure;
+use super::tagging;
 
 /// User metadata's limit: names and values together, S3's own.
 const USER_METADATA_BYTES_MAX: usize = 2048;
@@ -29,7 +30,7 @@ const STORAGE_CLASSES: [&str; 6] = [
 /// Collects the stored headers of an input that has S3's fields for them. A macro, for the
 /// protocol layer has one type per operation and no trait over them.
 macro_rules! object_headers {
-    ($input:expr) => {
+    ($core:expr, $input:expr) => {
         $crate::s3::headers::collect($crate::s3::headers::Fields {
             content_type: $input.content_type.take(),
             content_encoding: $input.content_encoding.take(),
@@ -40,6 +41,13 @@ macro_rules! object_headers {
             storage_class: $input.storage_class.take(),
             website_redirect_location: $input.website_redirect_location.take(),
             metadata: $input.metadata.take(),
+            tagging: $input.tagging.take(),
+            lock: $crate::s3::lock::of_headers(
+                $core,
+                $input.object_lock_mode.as_ref(),
+                $input.object_lock_retain_until_date.as_ref(),
+                $input.object_lock_legal_hold_status.as_ref(),
+            )?,
         })
     };
 }
@@ -56,12 +64,14 @@ pub(super) struct Fields {
     pub(super) storage_class: Option<StorageClass>,
     pub(super) website_redirect_location: Option<String>,
     pub(super) metadata: Option<Metadata>,
+    pub(super) tagging: Option<String>,
+    pub(super) lock: ObjectLock,
 }
 
 /// Checks the fields and puts them into the form that the catalog keeps.
 ///
 /// # Errors
-/// `MetadataTooLarge` and `InvalidStorageClass`.
+/// `MetadataTooLarge`, `InvalidStorageClass`, and those of tags.
 pub(super) fn collect(fields: Fields) -> Result<ObjectHeaders, Failure> {
     Ok(ObjectHeaders {
         content_type: fields.content_type,
@@ -73,6 +83,8 @@ pub(super) fn collect(fields: Fields) -> Result<ObjectHeaders, Failure> {
         storage_class: storage_class(fields.storage_class.as_ref())?,
         website_redirect_location: fields.website_redirect_location,
         user: user_metadata(fields.metadata)?,
+        tags: tagging::of_header(fields.tagging.as_deref())?,
+        lock: fields.lock,
     })
 }
 
@@ -90,10 +102,7 @@ pub(super) fn refuse_unsupported(headers: &HeaderMap) -> Result<(), Failure> {
                 "Server-side encryption is not implemented by this server.",
             ));
         }
-        if rest.starts_with("object-lock") || rest.starts_with("bypass-governance") {
-            return Err(Failure::not_implemented("Object Lock is not implemented by this server."));
-        }
-        if rest == "tagging" || rest == "write-offset-bytes" {
+        if rest == "write-offset-bytes" {
             return Err(Failure::not_implemented(
                 "A header you provided implies functionality that is not implemented.",
             ));
@@ -166,8 +175,8 @@ mod tests {
             ("x-amz-acl", "public-read", false),
             ("x-amz-grant-read", "id=1", false),
             ("x-amz-server-side-encryption", "aws:kms", false),
-            ("x-amz-object-lock-mode", "GOVERNANCE", false),
-            ("x-amz-tagging", "a=b", false),
+            ("x-amz-object-lock-mode", "GOVERNANCE", true),
+            ("x-amz-tagging", "a=b", true),
             ("x-amz-meta-tagging", "a", true),
         ] {
             let mut headers = HeaderMap::new();

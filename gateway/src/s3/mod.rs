@@ -8,8 +8,9 @@
 //! | request id, refusals that need S3's own words, XML bodies checked | [`mod@service`], `envelope` |
 //! | the forms of signatures and of chunked bodies | `signed`, `framing` |
 //! | bucket from host or path, signature, who asks and whether they may | `host`, `access` |
-//! | the operation | `operations` → `buckets`, `configuration`, `get`, `put`, `copy`, `delete`, `list`, `multipart`, `probes` |
+//! | the operation | `operations` → `buckets`, `configuration`, `acl`, `get`, `put`, `copy`, `delete`, `list`, `versions`, `tagging`, `lock`, `lifecycle`, `attributes`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
+//! | pages of other origins | `cors` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
 //! | writes answered from memory, and the wait for them | `durability` |
 //! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch`, `gather` |
@@ -20,6 +21,7 @@
 mod access;
 mod acl;
 mod answer;
+mod attributes;
 mod body;
 mod buckets;
 mod checksums;
@@ -27,6 +29,7 @@ mod conditions;
 pub mod config;
 mod configuration;
 mod copy;
+mod cors;
 mod delete;
 mod durability;
 mod envelope;
@@ -38,7 +41,9 @@ mod get;
 mod headers;
 mod host;
 mod lenient;
+mod lifecycle;
 mod list;
+mod lock;
 mod multipart;
 mod operations;
 mod page;
@@ -52,6 +57,8 @@ mod routes;
 pub mod service;
 mod signed;
 mod store;
+mod tagging;
+mod versions;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
 //! Multipart uploads: create, upload part, complete, abort, and their listings.
 
 use http::HeaderMap;
-use keyway_meta::catalog::{NamedPart, PendingIn, UploadPage};
-use keyway_meta::{Bucket, CatalogError, ChecksumType, Part, Upload};
+use keyway_meta::catalog::{Completing, NamedPart, PendingIn, UploadPage};
+use keyway_meta::{Bucket, CatalogError, ChecksumType, ObjectLock, Part, Upload};
 use keyway_proto::{Checksum, ChecksumKind, Digests, Durability, UploadId};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -14,7 +14,7 @@ use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::page::{self, Encoding};
-use super::{Core, durability, etag, get, list, rdma, resolve, store};
+use super::{Core, durability, etag, get, list, lock, rdma, resolve, store};
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
@@ -27,9 +27,13 @@ pub(super) async fn create(
     let key = resolve::key(&input.key)?;
     let checksum =
         chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
-    let headers = object_headers!(input)?;
+    let headers = object_headers!(core, input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    if headers.lock != ObjectLock::default() {
+        // What the bucket adds counts from the completion on.
+        lock::applied(core, &bucket, headers.lock).await?;
+    }
     let id = UploadId::generate();
     let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
     core.catalog.create_upload(&bucket, upload).await?;
@@ -68,7 +72,7 @@ pub(super) async fn upload_part(
     let kind = part_kind(&upload, declared.kind())?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
-    let durability = durability::of_body(asked, length);
+    let durability = durability::of_body(&bucket, asked, length);
     let digests = etag::digests(policy).union(declared.digests());
     let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
     let (stored, moved) = match &offered {
@@ -136,16 +140,23 @@ pub(super) async fn complete(
         check_size(core, &bucket, &key, id, &named, expected).await?;
     }
     check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
-    let wanted = asked.unwrap_or_default();
+    let wanted = durability::of_object(&bucket, asked);
     let mut settles = 0;
     let object = loop {
         if wanted == Durability::Memory {
             // A part that is lost already must not be acknowledged as part of an object.
             durability::looked_at(core, PendingIn::Upload(id)).await?;
         }
-        let (named, condition, now) = (&named, condition.clone(), core.clock.now());
-        let completing =
-            core.catalog.complete_upload(&bucket, &key, id, named, claimed, condition, wanted, now);
+        let now = core.clock.now();
+        let completion = Completing {
+            parts: &named,
+            checksum: claimed,
+            condition: condition.clone(),
+            durability: wanted,
+            retention: lock::default_of(&core.catalog, &bucket, now).await?,
+            now,
+        };
+        let completing = core.catalog.complete_upload(&bucket, &key, id, completion);
         match completing.await {
             Err(CatalogError::NotDurable) if settles < durability::SETTLES_MAX => {
                 settles += 1;
@@ -161,6 +172,7 @@ pub(super) async fn complete(
         bucket: Some(bucket.name.to_string()),
         key: Some(key.to_string()),
         location: Some(format!("/{}/{}", bucket.name, Encoding::Url.text(&key))),
+        version_id: resolve::told_version(&bucket, object.name()),
         e_tag: Some(ETag::Strong(object.etag)),
         checksum_crc32: told.crc32,
         checksum_crc32c: told.crc32c,

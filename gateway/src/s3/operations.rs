@@ -7,7 +7,10 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 
 use super::access::{Caller, hidden};
 use super::service::RequestId;
-use super::{Core, acl, buckets, configuration, copy, delete, get, list, multipart, probes, put};
+use super::{
+    Core, acl, attributes, buckets, configuration, copy, cors, delete, get, lifecycle, list, lock,
+    multipart, probes, put, tagging, versions,
+};
 
 /// The operations of this server. Those not named here answer `NotImplemented`.
 pub(super) struct Operations(pub(super) Arc<Core>);
@@ -62,8 +65,28 @@ operations! {
     list_multipart_uploads: ListMultipartUploadsInput => ListMultipartUploadsOutput
         = multipart::list_uploads;
 
+    put_bucket_versioning: PutBucketVersioningInput => PutBucketVersioningOutput
+        = versions::put_bucket_versioning;
     get_bucket_versioning: GetBucketVersioningInput => GetBucketVersioningOutput
-        = probes::get_bucket_versioning;
+        = versions::get_bucket_versioning;
+    put_object_tagging: PutObjectTaggingInput => PutObjectTaggingOutput
+        = tagging::put_object_tagging;
+    get_object_tagging: GetObjectTaggingInput => GetObjectTaggingOutput
+        = tagging::get_object_tagging;
+    delete_object_tagging: DeleteObjectTaggingInput => DeleteObjectTaggingOutput
+        = tagging::delete_object_tagging;
+    put_bucket_tagging: PutBucketTaggingInput => PutBucketTaggingOutput
+        = tagging::put_bucket_tagging;
+    get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput
+        = tagging::get_bucket_tagging;
+    delete_bucket_tagging: DeleteBucketTaggingInput => DeleteBucketTaggingOutput
+        = tagging::delete_bucket_tagging;
+    get_object_attributes: GetObjectAttributesInput => GetObjectAttributesOutput
+        = attributes::get_object_attributes;
+
+    list_object_versions: ListObjectVersionsInput => ListObjectVersionsOutput
+        = versions::list_object_versions;
+
     get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = acl::get_bucket_acl;
     put_bucket_acl: PutBucketAclInput => PutBucketAclOutput = acl::put_bucket_acl;
     get_object_acl: GetObjectAclInput => GetObjectAclOutput = acl::get_object_acl;
@@ -88,13 +111,55 @@ operations! {
         => PutBucketOwnershipControlsOutput = configuration::put_ownership_controls;
     delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput
         => DeleteBucketOwnershipControlsOutput = configuration::delete_ownership_controls;
-    get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = probes::get_bucket_cors;
-    get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput
-        = probes::get_bucket_tagging;
+
+    put_bucket_cors: PutBucketCorsInput => PutBucketCorsOutput = cors::put_bucket_cors;
+    get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = cors::get_bucket_cors;
+    delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput = cors::delete_bucket_cors;
+
+    get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput
+        = probes::get_bucket_encryption;
+    delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput
+        = probes::delete_bucket_encryption;
+    get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput
+        = probes::get_bucket_replication;
+    delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput
+        = probes::delete_bucket_replication;
+    get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput
+        = probes::get_bucket_website;
+    delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput
+        = probes::delete_bucket_website;
+    get_bucket_accelerate_configuration: GetBucketAccelerateConfigurationInput
+        => GetBucketAccelerateConfigurationOutput = probes::get_bucket_accelerate;
+    put_bucket_accelerate_configuration: PutBucketAccelerateConfigurationInput
+        => PutBucketAccelerateConfigurationOutput = probes::put_bucket_accelerate;
+    get_bucket_logging: GetBucketLoggingInput => GetBucketLoggingOutput
+        = probes::get_bucket_logging;
+    put_bucket_logging: PutBucketLoggingInput => PutBucketLoggingOutput
+        = probes::put_bucket_logging;
+    get_bucket_notification_configuration: GetBucketNotificationConfigurationInput
+        => GetBucketNotificationConfigurationOutput = probes::get_bucket_notification;
+    put_bucket_notification_configuration: PutBucketNotificationConfigurationInput
+        => PutBucketNotificationConfigurationOutput = probes::put_bucket_notification;
+    get_bucket_request_payment: GetBucketRequestPaymentInput => GetBucketRequestPaymentOutput
+        = probes::get_bucket_request_payment;
+    put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput
+        = probes::put_bucket_request_payment;
+    put_bucket_lifecycle_configuration: PutBucketLifecycleConfigurationInput
+        => PutBucketLifecycleConfigurationOutput = lifecycle::put_bucket_lifecycle;
     get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput
-        => GetBucketLifecycleConfigurationOutput = probes::get_bucket_lifecycle;
+        => GetBucketLifecycleConfigurationOutput = lifecycle::get_bucket_lifecycle;
+    delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput
+        = lifecycle::delete_bucket_lifecycle;
+    put_object_lock_configuration: PutObjectLockConfigurationInput
+        => PutObjectLockConfigurationOutput = lock::put_object_lock_configuration;
     get_object_lock_configuration: GetObjectLockConfigurationInput
-        => GetObjectLockConfigurationOutput = probes::get_object_lock;
-    get_object_tagging: GetObjectTaggingInput => GetObjectTaggingOutput
-        = probes::get_object_tagging;
+        => GetObjectLockConfigurationOutput = lock::get_object_lock_configuration;
+    put_object_retention: PutObjectRetentionInput => PutObjectRetentionOutput
+        = lock::put_object_retention;
+    get_object_retention: GetObjectRetentionInput => GetObjectRetentionOutput
+        = lock::get_object_retention;
+    put_object_legal_hold: PutObjectLegalHoldInput => PutObjectLegalHoldOutput
+        = lock::put_object_legal_hold;
+    get_object_legal_hold: GetObjectLegalHoldInput => GetObjectLegalHoldOutput
+        = lock::get_object_legal_hold;
 }

@@ -26,40 +26,96 @@ macro_rules! nothing_configured {
 }
 
 nothing_configured! {
-    /// GetBucketCors.
-    get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput,
-        S3ErrorCode::NoSuchCORSConfiguration;
-    /// GetBucketTagging.
-    get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput, S3ErrorCode::NoSuchTagSet;
-    /// GetBucketLifecycleConfiguration.
-    get_bucket_lifecycle: GetBucketLifecycleConfigurationInput
-        => GetBucketLifecycleConfigurationOutput, S3ErrorCode::NoSuchLifecycleConfiguration;
-    /// GetObjectLockConfiguration.
-    get_object_lock: GetObjectLockConfigurationInput => GetObjectLockConfigurationOutput,
-        S3ErrorCode::ObjectLockConfigurationNotFoundError;
+    /// GetBucketEncryption.
+    get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
+        S3ErrorCode::ServerSideEncryptionConfigurationNotFoundError;
+    /// GetBucketReplication.
+    get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
+        S3ErrorCode::ReplicationConfigurationNotFoundError;
+    /// GetBucketWebsite.
+    get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput,
+        S3ErrorCode::NoSuchWebsiteConfiguration;
 }
 
-/// GetBucketVersioning: never enabled.
-pub(super) async fn get_bucket_versioning(
+/// Fails unless the bucket is there; then there is nothing to do or to tell.
+macro_rules! nothing_there {
+    ($($(#[$doc:meta])* $name:ident: $input:ident => $output:ident;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) async fn $name(core: &Core, request: S3Request<$input>) -> Answer<$output> {
+                let input = &request.input;
+                let owner = input.expected_bucket_owner.as_deref();
+                resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+                Ok(S3Response::new($output::default()))
+            }
+        )*
+    };
+}
+
+nothing_there! {
+    /// DeleteBucketEncryption.
+    delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
+    /// DeleteBucketReplication.
+    delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
+    /// DeleteBucketWebsite.
+    delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput;
+    /// GetBucketAccelerateConfiguration: never set.
+    get_bucket_accelerate: GetBucketAccelerateConfigurationInput
+        => GetBucketAccelerateConfigurationOutput;
+    /// GetBucketLogging: off.
+    get_bucket_logging: GetBucketLoggingInput => GetBucketLoggingOutput;
+    /// GetBucketNotificationConfiguration: nobody is told.
+    get_bucket_notification: GetBucketNotificationConfigurationInput
+        => GetBucketNotificationConfigurationOutput;
+}
+
+/// Takes a document that asks for what is so anyway, and refuses all others.
+macro_rules! only_nothing {
+    ($($(#[$doc:meta])* $name:ident: $input:ident => $output:ident, $field:ident, $idle:expr;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) async fn $name(core: &Core, request: S3Request<$input>) -> Answer<$output> {
+                let input = &request.input;
+                let owner = input.expected_bucket_owner.as_deref();
+                resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
+                if !$idle(&input.$field) {
+                    return Err(Failure::not_implemented(
+                        "This configuration is not implemented by this server.",
+                    ));
+                }
+                Ok(S3Response::new($output::default()))
+            }
+        )*
+    };
+}
+
+only_nothing! {
+    /// PutBucketAccelerateConfiguration.
+    put_bucket_accelerate: PutBucketAccelerateConfigurationInput
+        => PutBucketAccelerateConfigurationOutput, accelerate_configuration,
+        |given: &AccelerateConfiguration| given.status.as_ref().is_some_and(
+            |status| status.as_str() == BucketAccelerateStatus::SUSPENDED);
+    /// PutBucketLogging.
+    put_bucket_logging: PutBucketLoggingInput => PutBucketLoggingOutput, bucket_logging_status,
+        |given: &BucketLoggingStatus| given.logging_enabled.is_none();
+    /// PutBucketNotificationConfiguration.
+    put_bucket_notification: PutBucketNotificationConfigurationInput
+        => PutBucketNotificationConfigurationOutput, notification_configuration,
+        |given: &NotificationConfiguration| *given == NotificationConfiguration::default();
+    /// PutBucketRequestPayment.
+    put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput,
+        request_payment_configuration,
+        |given: &RequestPaymentConfiguration| given.payer.as_str() == Payer::BUCKET_OWNER;
+}
+
+/// GetBucketRequestPayment: the owner pays.
+pub(super) async fn get_bucket_request_payment(
     core: &Core,
-    request: S3Request<GetBucketVersioningInput>,
-) -> Answer<GetBucketVersioningOutput> {
+    request: S3Request<GetBucketRequestPaymentInput>,
+) -> Answer<GetBucketRequestPaymentOutput> {
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    Ok(S3Response::new(GetBucketVersioningOutput::default()))
-}
-
-/// GetObjectTagging: no tags.
-pub(super) async fn get_object_tagging(
-    core: &Core,
-    request: S3Request<GetObjectTaggingInput>,
-) -> Answer<GetObjectTaggingOutput> {
-    let input = &request.input;
-    let caller = caller(&request.extensions)?;
-    let owner = input.expected_bucket_owner.as_deref();
-    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
-    resolve::null_version(input.version_id.as_deref())?;
-    core.catalog.object(&bucket, &resolve::key(&input.key)?).await?;
-    Ok(S3Response::new(GetObjectTaggingOutput { tag_set: Vec::new(), version_id: None }))
+    let payer = Some(Payer::from_static(Payer::BUCKET_OWNER));
+    Ok(S3Response::new(GetBucketRequestPaymentOutput { payer }))
 }

@@ -10,7 +10,7 @@ use super::checksums::{Declared, Told};
 use super::conditions::write_condition;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
-use super::{Core, durability, etag, rdma, resolve, store};
+use super::{Core, durability, etag, lock, rdma, resolve, store};
 
 /// PutObject: everything is checked before the one commit that makes the object visible.
 pub(super) async fn put_object(
@@ -30,12 +30,13 @@ pub(super) async fn put_object(
         Some(offered) => offered.length(),
         None => store::announced_length(core, input.content_length)?,
     };
-    let object_headers = object_headers!(input)?;
+    let mut object_headers = object_headers!(core, input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
-    let durability = durability::of_body(asked, length);
+    let durability = durability::of_body(&bucket, asked, length);
     let digests = etag::digests(policy).union(declared.digests());
     let (stored, moved) = match &offered {
         Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
@@ -62,6 +63,7 @@ pub(super) async fn put_object(
     let told = Told::object(Some(&checksum), 0);
     let object = Object {
         version: VersionId::generate(),
+        named: false,
         size: length,
         modified: core.clock.now(),
         etag: tag.clone(),
@@ -74,7 +76,8 @@ pub(super) async fn put_object(
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
     let kept = stored.keep();
-    kept.settle(core.catalog.publish(&bucket, &key, object, condition).await).await?;
+    let published = core.catalog.publish(&bucket, &key, object, condition).await;
+    let version = kept.settle(published).await?;
 
     let output = PutObjectOutput {
         e_tag: Some(ETag::Strong(tag)),
@@ -84,6 +87,7 @@ pub(super) async fn put_object(
         checksum_sha1: told.sha1,
         checksum_sha256: told.sha256,
         checksum_type: told.kind,
+        version_id: resolve::told_version(&bucket, version),
         ..PutObjectOutput::default()
     };
     Ok(S3Response::with_headers(output, headers))

@@ -106,6 +106,7 @@ mod tests {
         Object {
             durability: keyway_proto::Durability::Disk,
             version: VersionId::new(0, [0; 10]),
+            named: false,
             size: lengths.iter().sum(),
             modified: UnixMs(0),
             etag: String::new(),

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use keyway_meta::Bucket;
+use keyway_meta::{Bucket, VersionName, Versioning};
 use keyway_proto::{BucketName, ObjectKey, TenantId};
 use s3s::S3ErrorCode;
 
@@ -71,16 +71,22 @@ pub(super) fn is_nameable(text: &str) -> bool {
     text.chars().all(|c| c >= ' ' || matches!(c, '\t' | '\n' | '\r'))
 }
 
-/// The one version that an object of an unversioned bucket has is named `null`.
+/// The version that a request names.
 ///
 /// # Errors
-/// `InvalidArgument` for any other.
-pub(super) fn null_version(id: Option<&str>) -> Result<(), Failure> {
-    match id {
-        None | Some("null") => Ok(()),
-        Some(_) => {
-            Err(Failure::refuse(S3ErrorCode::InvalidArgument, "Invalid version id specified"))
-        }
+/// `InvalidArgument` for what is no version's name.
+pub(super) fn version(id: Option<&str>) -> Result<Option<VersionName>, Failure> {
+    let Some(id) = id else { return Ok(None) };
+    VersionName::parse(id).map(Some).ok_or_else(|| {
+        Failure::refuse(S3ErrorCode::InvalidArgument, "Invalid version id specified")
+    })
+}
+
+/// A version as an answer names it: not at all where the bucket never kept any.
+pub(super) fn told_version(bucket: &Bucket, name: VersionName) -> Option<String> {
+    match (name, bucket.settings.versioning) {
+        (VersionName::Null, Versioning::Unversioned) => None,
+        _ => Some(name.to_string()),
     }
 }
 

@@ -15,6 +15,7 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 
 use super::access::{Gate, RuleBook, Secrets, Sessions};
 use super::copy::PART_COPIES_MAX;
+use super::cors::Cors;
 use super::envelope::{self, Surroundings};
 use super::host::BaseDomains;
 use super::lenient::LenientReads;
@@ -71,12 +72,17 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     let control = ControlRoute::new(gate.clone(), Arc::clone(&core), state.administration);
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
+    let cors = Cors {
+        core: Arc::clone(&core),
+        credentials: Arc::clone(&state.credentials),
+        domains: domains.clone(),
+    };
     builder.set_auth(Secrets(state.credentials));
     builder.set_access(gate.clone());
     let lenient = LenientReads { core, gate, domains: domains.clone() };
     builder.set_route(Routes { control, lenient });
     builder.set_host(domains.clone());
-    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml };
+    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors };
     Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 

@@ -127,5 +127,7 @@ pub(super) fn maintenance(config: &Maintenance) -> MaintenanceConfig {
         sweep_period_ms: config.sweep_period_ms,
         orphan_grace_ms: config.orphan_grace_ms,
         completion_memory_ms: config.completion_memory_ms,
+        lifecycle_period_ms: config.lifecycle_period_ms,
+        lifecycle_day_ms: config.lifecycle_day_ms,
     }
 }

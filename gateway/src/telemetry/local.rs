@@ -92,6 +92,8 @@ impl Metrics {
         count(&table::UPLOADS_FORGOTTEN, |stats| stats.completions_forgotten);
         count(&table::SETTLED, |stats| stats.settled);
         count(&table::LOST, |stats| stats.lost);
+        count(&table::EXPIRED, |stats| stats.expired);
+        count(&table::UPLOADS_ABORTED, |stats| stats.uploads_aborted);
         count(&table::MAINTENANCE_FAILURES, |stats| stats.failures);
     }
 

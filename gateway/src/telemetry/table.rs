@@ -202,6 +202,10 @@ metrics! {
         "Objects and parts that were answered from memory, and were found to be durable.", by [];
     LOST = Counter "keyway.maintenance.lost" ["{object}"]
         "Objects and parts that were answered from memory and lost with it. What they had          replaced is back.", by [];
+    EXPIRED = Counter "keyway.maintenance.expired" ["{version}"]
+        "Objects, other versions and delete markers that went by lifecycle rules.", by [];
+    UPLOADS_ABORTED = Counter "keyway.maintenance.aborted" ["{upload}"]
+        "Uploads that were aborted by lifecycle rules.", by [];
     MAINTENANCE_FAILURES = Counter "keyway.maintenance.failures" ["{round}"]
         "Rounds that were cut short.", by [];
     DIRECT_TRANSFERS = Counter "keyway.direct.transfers" ["{transfer}"]

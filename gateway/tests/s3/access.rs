@@ -223,8 +223,7 @@ async fn virtual_hosts() {
 async fn what_is_not_there_says_so() {
     let server = Server::with_bucket().await;
     server.put("/bucket/k").body("abc").send().await.expect(200);
-    for path in ["/bucket?notification", "/bucket/k?torrent", "/bucket?website", "/bucket?versions"]
-    {
+    for path in ["/bucket?analytics", "/bucket/k?torrent", "/bucket?inventory"] {
         server.get(path).send().await.refused(501, "NotImplemented");
     }
     for (path, code) in [

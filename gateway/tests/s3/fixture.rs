@@ -17,7 +17,7 @@ use keyway_gateway::node::Nodes;
 use keyway_gateway::s3::{Clock, DirectCounts, S3Config, S3State, service};
 use keyway_meta::{Catalog, MemoryStore, UnixMs};
 use keyway_proto::unit::MIB;
-use keyway_proto::{NodeId, TenantId};
+use keyway_proto::{Checksum, ChecksumKind, NodeId, TenantId};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 
@@ -59,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) clock: Arc<SetClock>,
     pub(crate) node: Arc<LocalNode>,
     pub(crate) direct_counts: Arc<DirectCounts>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) nodes: Nodes,
     client: Client<hyper_util::client::legacy::connect::HttpConnector, Full<Bytes>>,
 }
 
@@ -86,9 +88,10 @@ impl Server {
     /// Starts one over these nodes.
     pub(crate) async fn over_nodes(config: S3Config, nodes: Nodes, local: Arc<LocalNode>) -> Self {
         let clock = Arc::new(SetClock(AtomicU64::new(1_767_225_600_000)));
+        let catalog = Arc::new(Catalog::new(Arc::new(MemoryStore::new())));
         let state = S3State {
-            catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
-            nodes,
+            catalog: Arc::clone(&catalog),
+            nodes: nodes.clone(),
             credentials: Arc::new(TwoKeys),
             clock: clock.clone(),
             administration: None,
@@ -110,7 +113,7 @@ impl Server {
             }
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, clock, node: local, direct_counts, client }
+        Self { address, clock, node: local, direct_counts, catalog, nodes, client }
     }
 
     /// Starts one with a bucket named `bucket`.
@@ -143,6 +146,12 @@ impl Server {
 
     pub(crate) fn post(&self, path: &str) -> Call<'_> {
         self.call(Method::POST, path)
+    }
+
+    /// Sends a list of what is to be deleted.
+    pub(crate) async fn delete_objects(&self, document: String) -> Reply {
+        let digest = Checksum::of(ChecksumKind::Md5, document.as_bytes()).to_base64();
+        self.post("/bucket?delete").header("content-md5", &digest).body(document).send().await
     }
 
     /// A request to be; the path holds the query.

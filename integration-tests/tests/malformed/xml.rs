@@ -54,6 +54,7 @@ pub(crate) fn cases() -> Vec<Case> {
             world.signed(request.body(document.clone()))
         }));
     }
+    cases.extend(configurations());
     cases.push(refused("delete list: 12 MiB", 400, "MaxMessageLengthExceeded", |world| {
         delete(world, format!("<Delete>{}</Delete>", " ".repeat(12 << 20)))
     }));
@@ -71,6 +72,86 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(refused("location: a bomb", 400, "MalformedXML", |world| {
         world.signed(world.path("PUT", "/never-created").body(laughs()))
     }));
+    cases
+}
+
+/// Documents that configure buckets, and those of objects: each call meets each document.
+fn configurations() -> Vec<Case> {
+    let calls = [
+        ("/malformed", "versioning"),
+        ("/malformed", "tagging"),
+        ("/malformed", "cors"),
+        ("/malformed", "lifecycle"),
+        ("/malformed", "object-lock"),
+        ("/malformed", "requestPayment"),
+        ("/malformed/whole", "tagging"),
+        ("/malformed/whole", "retention"),
+        ("/malformed/whole", "legal-hold"),
+    ];
+    let documents = [
+        ("not XML", "hello".to_owned()),
+        ("never closed", "<Tagging><TagSet>".to_owned()),
+        ("another root", "<Nowhere/>".to_owned()),
+        ("billion laughs", laughs()),
+        ("an external entity", external("file:///etc/passwd")),
+        ("nested 100,000 deep", "<a>".repeat(100_000)),
+    ];
+    let mut cases = Vec::new();
+    for (path, call) in calls {
+        for (name, document) in documents.clone() {
+            cases.push(refused(format!("{call} of {path}: {name}"), 400, "MalformedXML", {
+                move |world: &World| {
+                    world.signed(world.path("PUT", path).query(call, "").body(document.clone()))
+                }
+            }));
+        }
+        cases.push(refused(format!("{call} of {path}: a wrong digest"), 400, "BadDigest", {
+            move |world: &World| {
+                let request = world.path("PUT", path).query(call, "").body("<a/>");
+                world.signed(request.header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA=="))
+            }
+        }));
+    }
+    let odd = [
+        (
+            "versioning",
+            "<VersioningConfiguration><Status>Yes</Status></VersioningConfiguration>",
+            400,
+            "IllegalVersioningConfigurationException",
+        ),
+        (
+            "tagging",
+            "<Tagging><TagSet><Tag><Key>aws:x</Key><Value>y</Value></Tag></TagSet></Tagging>",
+            400,
+            "InvalidTag",
+        ),
+        (
+            "tagging",
+            "<Tagging><TagSet><Tag><Key>x</Key></Tag></TagSet></Tagging>",
+            400,
+            "MalformedXML",
+        ),
+        (
+            "cors",
+            "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
+            <AllowedMethod>STEAL</AllowedMethod></CORSRule></CORSConfiguration>",
+            400,
+            "InvalidRequest",
+        ),
+        (
+            "lifecycle",
+            "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>\
+            <Expiration><Days>-1</Days></Expiration></Rule></LifecycleConfiguration>",
+            400,
+            "InvalidArgument",
+        ),
+        ("object-lock", "<ObjectLockConfiguration/>", 400, "MalformedXML"),
+    ];
+    for (call, document, status, code) in odd {
+        cases.push(refused(format!("{call}: {document}"), status, code, move |world| {
+            world.signed(world.path("PUT", "/malformed").query(call, "").body(document))
+        }));
+    }
     cases
 }
 

@@ -11,7 +11,7 @@ use proptest::test_runner::TestCaseError;
 use super::operation::{Operation, Span, When};
 use super::reference::{Bucket, Entry, Object, Upload, etag};
 
-type Outcome = Result<(), TestCaseError>;
+pub(crate) type Outcome = Result<(), TestCaseError>;
 
 /// An ETag that no object has.
 const ANOTHER: &str = "\"0123456789abcdef0123456789abcdef\"";
@@ -29,13 +29,21 @@ pub(crate) fn run(s3: &mut S3, bucket: &str, operations: &[Operation]) -> Outcom
     for key in &keys {
         drive.get(key, Span::All, When::Always)?;
     }
+    drive.list_versions("", 1_000)?;
+    let history: Vec<(String, usize)> =
+        drive.model.versions.iter().map(|(key, all)| (key.clone(), all.len())).collect();
+    for (key, count) in history {
+        for nth in 0..count {
+            drive.version(&key, nth)?;
+        }
+    }
     Ok(())
 }
 
-struct Drive<'a> {
-    s3: &'a mut S3,
-    bucket: &'a str,
-    model: Bucket,
+pub(crate) struct Drive<'a> {
+    pub(crate) s3: &'a mut S3,
+    pub(crate) bucket: &'a str,
+    pub(crate) model: Bucket,
 }
 
 impl Drive<'_> {
@@ -48,8 +56,12 @@ impl Drive<'_> {
             Operation::Head { key } => self.head(key),
             Operation::Delete { key } => {
                 let response = self.s3.delete(self.bucket, key).map_err(broken)?;
-                self.model.objects.remove(key);
-                expect(&response, 204, "")
+                expect(&response, 204, "")?;
+                match response.header("x-amz-version-id") {
+                    Some(marker) => self.model.add(key, marker, None),
+                    None => drop(self.model.remove(key, "null")),
+                }
+                self.named(&response)
             }
             Operation::DeleteMany { ref keys } => self.delete_many(keys),
             Operation::Copy { from, to, replace } => self.copy(from, to, replace),
@@ -72,6 +84,10 @@ impl Drive<'_> {
             Operation::Abort { upload } => self.abort(upload),
             Operation::ListParts { upload } => self.list_parts(upload),
             Operation::ListUploads => self.list_uploads(),
+            Operation::Keep { enabled } => self.keep(enabled),
+            Operation::GetVersion { key, nth } => self.version(key, nth),
+            Operation::DeleteVersion { key, nth } => self.delete_version(key, nth),
+            Operation::ListVersions { prefix, page } => self.list_versions(prefix, page),
         }
     }
 
@@ -101,8 +117,7 @@ impl Drive<'_> {
         }
         expect(&response, 200, "")?;
         same("etag", response.header("etag"), Some(&etag(&body)))?;
-        self.model.objects.insert(key.to_owned(), Object::new(body, owner));
-        Ok(())
+        self.made(key, &response, Object::new(body, owner))
     }
 
     fn get(&mut self, key: &str, range: Span, when: When) -> Outcome {
@@ -165,6 +180,8 @@ impl Drive<'_> {
     }
 
     fn delete_many(&mut self, keys: &[&str]) -> Outcome {
+        // The order in which one key is deleted twice at once is nobody's to know.
+        let keys: std::collections::BTreeSet<&str> = keys.iter().copied().collect();
         let escape =
             |key: &str| key.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let objects: String =
@@ -182,8 +199,12 @@ impl Drive<'_> {
         let response = self.s3.send(request).map_err(broken)?;
         expect(&response, 200, "")?;
         ensure(!response.text().contains("<Error>"), || response.text())?;
+        let mut markers = elements(&response.text(), "DeleteMarkerVersionId").into_iter();
         for key in keys {
-            self.model.objects.remove(*key);
+            match markers.next() {
+                Some(marker) => self.model.add(key, &marker, None),
+                None => drop(self.model.remove(key, "null")),
+            }
         }
         Ok(())
     }
@@ -208,8 +229,7 @@ impl Drive<'_> {
         let object = Object { owner: replace.or(source.owner), ..source.clone() };
         let found = elements(&response.text(), "ETag").pop().unwrap_or_default();
         same("copy's etag", Some(&found), Some(&object.etag))?;
-        self.model.objects.insert(to.to_owned(), object);
-        Ok(())
+        self.made(to, &response, object)
     }
 
     fn list(
@@ -285,8 +305,7 @@ impl Drive<'_> {
                 let found = elements(&response.text(), "ETag").pop().unwrap_or_default();
                 same("completed etag", Some(&found), Some(&object.etag))?;
                 let upload = self.model.uploads.remove(index);
-                self.model.objects.insert(upload.key, object);
-                Ok(())
+                self.made(&upload.key, &response, object)
             }
         }
     }
@@ -335,14 +354,14 @@ fn entries(xml: &str) -> Vec<Entry> {
     entries
 }
 
-fn expect(response: &Response, status: u16, code: &str) -> Outcome {
+pub(crate) fn expect(response: &Response, status: u16, code: &str) -> Outcome {
     let found = response.code().unwrap_or_default();
     ensure(response.status == status && (found == code || response.body.is_empty()), || {
         format!("expected {status} {code}, got {} {}", response.status, response.text())
     })
 }
 
-fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
+pub(crate) fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
     what: &str,
     found: Option<&T>,
     expected: Option<&T>,
@@ -350,15 +369,15 @@ fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
     ensure(found == expected, || format!("{what}: {found:?}, expected {expected:?}"))
 }
 
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(fail(otherwise())) }
 }
 
-fn fail(why: impl Into<String>) -> TestCaseError {
+pub(crate) fn fail(why: impl Into<String>) -> TestCaseError {
     TestCaseError::fail(why.into())
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "its form is that of `map_err`'s argument")]
-fn broken(error: io::Error) -> TestCaseError {
+pub(crate) fn broken(error: io::Error) -> TestCaseError {
     fail(format!("the server did not answer: {error}"))
 }

@@ -83,6 +83,22 @@ pub(crate) enum Operation {
         upload: usize,
     },
     ListUploads,
+    /// Has the bucket keep versions, or no more of them.
+    Keep {
+        enabled: bool,
+    },
+    GetVersion {
+        key: &'static str,
+        nth: usize,
+    },
+    DeleteVersion {
+        key: &'static str,
+        nth: usize,
+    },
+    ListVersions {
+        prefix: &'static str,
+        page: usize,
+    },
 }
 
 /// A condition on the object's ETag.
@@ -123,6 +139,11 @@ pub(crate) fn any_operation() -> impl Strategy<Value = Operation> {
         1 => (0..4_usize).prop_map(|upload| Operation::Abort { upload }),
         1 => (0..4_usize).prop_map(|upload| Operation::ListParts { upload }),
         1 => Just(Operation::ListUploads),
+        1 => proptest::bool::weighted(0.7).prop_map(|enabled| Operation::Keep { enabled }),
+        2 => (key(), 0..4_usize).prop_map(|(key, nth)| Operation::GetVersion { key, nth }),
+        2 => (key(), 0..4_usize).prop_map(|(key, nth)| Operation::DeleteVersion { key, nth }),
+        2 => (select(&["", "a", "a/", "b/"][..]), select(&[1, 2, 3, 1_000][..]))
+            .prop_map(|(prefix, page)| Operation::ListVersions { prefix, page }),
     ]
 }
 

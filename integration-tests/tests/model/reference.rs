@@ -13,6 +13,18 @@ pub(crate) struct Bucket {
     /// Sorted by the bytes of the key, as S3 lists.
     pub(crate) objects: BTreeMap<String, Object>,
     pub(crate) uploads: Vec<Upload>,
+    /// Whether it keeps versions now; `None` if it never did.
+    pub(crate) keeps: Option<bool>,
+    /// All versions of each key, newest first.
+    pub(crate) versions: BTreeMap<String, Vec<Version>>,
+}
+
+/// A version.
+pub(crate) struct Version {
+    /// As the server named it; `null` for what has no name.
+    pub(crate) name: String,
+    /// `None` for a delete marker.
+    pub(crate) object: Option<Object>,
 }
 
 /// An object.
@@ -55,6 +67,35 @@ impl Upload {
 }
 
 impl Bucket {
+    /// What a write does; `object` is none for a delete marker.
+    pub(crate) fn add(&mut self, key: &str, name: &str, object: Option<Object>) {
+        let versions = self.versions.entry(key.to_owned()).or_default();
+        if name == "null" {
+            versions.retain(|version| version.name != "null");
+        }
+        versions.insert(0, Version { name: name.to_owned(), object });
+        self.look(key);
+    }
+
+    /// Removes a version for good; answers whether it was a delete marker.
+    pub(crate) fn remove(&mut self, key: &str, name: &str) -> bool {
+        let versions = self.versions.entry(key.to_owned()).or_default();
+        let at = versions.iter().position(|version| version.name == name);
+        let marker = at.is_some_and(|at| versions.remove(at).object.is_none());
+        self.look(key);
+        marker
+    }
+
+    /// What is current follows from the versions.
+    fn look(&mut self, key: &str) {
+        let current = self.versions.get(key).and_then(|versions| versions.first());
+        match current.and_then(|version| version.object.clone()) {
+            Some(object) => drop(self.objects.insert(key.to_owned(), object)),
+            None => drop(self.objects.remove(key)),
+        }
+        self.versions.retain(|_, versions| !versions.is_empty());
+    }
+
     /// What a listing shows, page boundaries aside: keys and rolled-up prefixes, in order.
     pub(crate) fn listing(&self, prefix: &str, delimiter: &str, after: Option<&str>) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();

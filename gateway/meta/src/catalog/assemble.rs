@@ -38,6 +38,7 @@ pub(super) fn assemble(
     }
     Ok(Object {
         version,
+        named: false,
         size,
         modified: now,
         etag: etag(&chosen),

@@ -4,7 +4,7 @@ use keyway_proto::{BucketId, BucketName, TenantId, UploadId};
 
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, PAGE_MAX};
 use crate::key::{self, Space};
-use crate::record::{Bucket, BucketSettings, UnixMs};
+use crate::record::{Bucket, BucketSettings, ConfigurationKind, UnixMs, Versioning};
 use crate::row;
 use crate::store::{Batch, MetaError};
 
@@ -35,7 +35,7 @@ impl Catalog {
             batch.expect(key::bucket_counter(), counter);
             batch.put(key::bucket_counter(), row::encode_counter(id.0));
             batch.put(name_key.clone(), row::encode_bucket(&bucket));
-            batch.put(key::bucket_alive(id), row::alive());
+            batch.put(key::bucket_alive(id), row::alive(settings.versioning));
             if self.committed(batch).await? {
                 return Ok(bucket);
             }
@@ -57,6 +57,83 @@ impl Catalog {
         Ok(row::decode_bucket(tenant, name, &row)?)
     }
 
+    /// Has the bucket keep versions from now on, or, suspended, no more of them. What it keeps
+    /// stays.
+    ///
+    /// # Errors
+    /// [`CatalogError::InvalidBucketState`] for a bucket whose versions can be locked and that is
+    /// to keep none; [`CatalogError::NotDurable`] while it has objects in memory alone: they are to
+    /// be settled first.
+    pub async fn set_versioning(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        versioning: Versioning,
+    ) -> Result<(), CatalogError> {
+        self.change_bucket(tenant, name, |settings| {
+            if settings.object_lock && versioning != Versioning::Enabled {
+                return Err(CatalogError::InvalidBucketState);
+            }
+            settings.versioning = versioning;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Has versions of the bucket be lockable, for ever.
+    ///
+    /// # Errors
+    /// [`CatalogError::InvalidBucketState`] unless it keeps versions.
+    pub async fn enable_object_lock(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+    ) -> Result<(), CatalogError> {
+        self.change_bucket(tenant, name, |settings| {
+            if settings.versioning != Versioning::Enabled {
+                return Err(CatalogError::InvalidBucketState);
+            }
+            settings.object_lock = true;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change_bucket(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        change: impl Fn(&mut BucketSettings) -> Result<(), CatalogError> + Send + Sync,
+    ) -> Result<(), CatalogError> {
+        let name_key = key::bucket(tenant, name);
+        for _ in 0..ATTEMPTS_MAX {
+            let row = self.store.get(&name_key).await?.ok_or(CatalogError::NoSuchBucket)?;
+            let mut bucket = row::decode_bucket(tenant, name, &row)?;
+            let before = bucket.settings.versioning;
+            change(&mut bucket.settings)?;
+            let after = bucket.settings.versioning;
+            let mut batch = Batch::default();
+            batch.expect(name_key.clone(), Some(row));
+            batch.put(name_key.clone(), row::encode_bucket(&bucket));
+            if before != after {
+                // What is in memory alone could be taken back from where it stands, and from
+                // nowhere else.
+                let (start, end) = Space::pending(bucket.id).all();
+                if !self.store.scan(&start, &end, 1).await?.is_empty() {
+                    return Err(CatalogError::NotDurable);
+                }
+                batch.expect_empty(start, end);
+                let alive = key::bucket_alive(bucket.id);
+                batch.expect(alive.clone(), Some(row::alive(before)));
+                batch.put(alive, row::alive(after));
+            }
+            if self.committed(batch).await? {
+                return Ok(());
+            }
+        }
+        Err(MetaError::Conflict.into())
+    }
+
     /// A tenant's buckets with names that begin with `prefix` and sort after `after`,
     /// ascending, at most `limit` and [`PAGE_MAX`].
     pub async fn buckets(
@@ -76,11 +153,31 @@ impl Catalog {
             .collect()
     }
 
+    /// Buckets of all tenants behind `after`, by tenant and name, at most `limit` and
+    /// [`PAGE_MAX`].
+    pub async fn every_bucket(
+        &self,
+        after: Option<&Bucket>,
+        limit: usize,
+    ) -> Result<Vec<Bucket>, CatalogError> {
+        let behind = after.map(|bucket| (bucket.tenant, &*bucket.name));
+        let (start, end) = key::every_bucket(behind);
+        let rows = self.store.scan(&start, &end, limit.min(PAGE_MAX)).await?;
+        rows.iter()
+            .map(|(key, row)| {
+                let damaged = || MetaError::Damaged("bucket key");
+                let tenant = key::bucket_tenant(key).ok_or_else(damaged)?;
+                let name = key::bucket_name(key).ok_or_else(damaged)?;
+                Ok(row::decode_bucket(tenant, name, row)?)
+            })
+            .collect()
+    }
+
     /// Deletes an empty bucket. Uploads in progress are aborted with it; when an object is
     /// put meanwhile, the bucket stays and they may be aborted all the same.
     ///
     /// # Errors
-    /// [`CatalogError::BucketNotEmpty`] when it has an object.
+    /// [`CatalogError::BucketNotEmpty`] when it has an object, or another version.
     pub async fn delete_bucket(
         &self,
         tenant: TenantId,
@@ -90,19 +187,22 @@ impl Catalog {
         for _ in 0..ATTEMPTS_MAX {
             let row = self.store.get(&name_key).await?.ok_or(CatalogError::NoSuchBucket)?;
             let id = row::decode_bucket(tenant, name, &row)?.id;
-            let objects = Space::objects(id).all();
-            if !self.store.scan(&objects.0, &objects.1, 1).await?.is_empty() {
-                return Err(CatalogError::BucketNotEmpty);
+            let mut batch = Batch { frees_space: true, ..Batch::default() };
+            batch.expect(name_key.clone(), Some(row));
+            for (start, end) in [Space::objects(id).all(), Space::versions(id).all()] {
+                if !self.store.scan(&start, &end, 1).await?.is_empty() {
+                    return Err(CatalogError::BucketNotEmpty);
+                }
+                batch.expect_empty(start, end);
             }
             self.abort_uploads(id).await?;
             let uploads = Space::uploads(id).all();
-            let mut batch = Batch { frees_space: true, ..Batch::default() };
-            batch.expect(name_key.clone(), Some(row));
-            batch.expect_empty(objects.0, objects.1);
             batch.expect_empty(uploads.0, uploads.1);
             batch.delete(name_key.clone());
             batch.delete(key::bucket_alive(id));
-            self.delete_configuration(&mut batch, id).await?;
+            for kind in ConfigurationKind::ALL {
+                batch.delete(key::configuration(id, kind.number()));
+            }
             if self.committed(batch).await? {
                 return Ok(());
             }

@@ -5,69 +5,88 @@ use keyway_proto::checksum::Hasher;
 use keyway_proto::{BucketId, Checksum, ChecksumKind, Durability, ObjectKey, UploadId, VersionId};
 
 use super::assemble::assemble;
-use super::object::{disown, replace};
+use super::current::{New, Place, disown};
+use super::object::durable_enough;
 use super::{
     ATTEMPTS_MAX, Catalog, CatalogError, NamedPart, PAGE_MAX, WriteCondition, require_bucket,
 };
 use crate::key::{self, Owner};
-use crate::record::{Bucket, Object, UnixMs};
+use crate::record::{Bucket, Object, Retention, UnixMs};
 use crate::row::{self, Completion};
 use crate::store::{Batch, MetaError};
 
+/// What completes an upload.
+#[derive(Clone, Debug)]
+pub struct Completing<'a> {
+    /// The parts, in order.
+    pub parts: &'a [NamedPart],
+    /// What the client gave for the whole, checked where it can be.
+    pub checksum: Option<Checksum>,
+    /// What must hold of the object that is replaced.
+    pub condition: WriteCondition,
+    /// What the object must survive at least: of parts in memory alone it is no more than that.
+    pub durability: Durability,
+    /// What keeps the version, unless its upload was begun with something else.
+    pub retention: Option<Retention>,
+    /// The time.
+    pub now: UnixMs,
+}
+
 impl Catalog {
     /// Publishes the object made of these parts, and ends the upload. Completing again with
-    /// the same parts answers with the object made the first time, as long as it is current.
-    /// `checksum` is the one that the client gave for the whole, checked where it can be. An
-    /// object of parts in memory alone is that itself, where `durability` lets it.
+    /// the same parts answers with the object made the first time, as long as it is there.
     ///
     /// # Errors
     /// [`CatalogError::InvalidPart`] with number 0 when no part is named,
     /// [`CatalogError::NotDurable`].
-    #[allow(clippy::too_many_arguments)]
     pub async fn complete_upload(
         &self,
         bucket: &Bucket,
         key: &ObjectKey,
         id: UploadId,
-        parts: &[NamedPart],
-        checksum: Option<Checksum>,
-        condition: WriteCondition,
-        durability: Durability,
-        now: UnixMs,
+        completing: Completing<'_>,
     ) -> Result<Object, CatalogError> {
-        let row_key = key::object(bucket.id, key);
+        let Completing { parts, checksum, condition, durability, retention, now } = completing;
+        let at = Place::new(bucket.id, key);
+        let mut versioning = bucket.settings.versioning;
         let upload_key = key::upload(bucket.id, key, id);
         let parts_digest = digest(bucket.id, key, parts);
-        let version = version(id, now);
-        let _turn = self.turns.wait(&row_key).await;
+        let proposed = version(id, now);
+        let _turn = self.turns.wait(&at.object()).await;
         for _ in 0..ATTEMPTS_MAX {
             let Some(upload_row) = self.store.get(&upload_key).await? else {
-                return self.completed_earlier(bucket, key, id, &parts_digest).await;
+                return self.completed_earlier(&at, id, &parts_digest).await;
             };
             let upload = row::decode_upload(id, key.clone(), &upload_row)?;
             let mut batch = Batch::default();
-            require_bucket(&mut batch, bucket.id);
+            require_bucket(&mut batch, bucket.id, versioning);
             batch.expect(upload_key.clone(), Some(upload_row));
             batch.delete(upload_key.clone());
             let stored = self.take_parts(&mut batch, id).await?;
-            let object = assemble(upload, &stored, parts, checksum, version, now)?;
+            let mut object = assemble(upload, &stored, parts, checksum, proposed, now)?;
+            let lock = &mut object.headers.lock;
+            lock.retention = lock.retention.or(retention);
             if object.durability < durability {
                 return Err(CatalogError::NotDurable);
             }
+            durable_enough(&object, versioning)?;
             for part in &stored {
                 if parts.binary_search_by_key(&part.number, |named| named.number).is_err() {
                     disown(&mut batch, &part.extents, Owner::Upload(id), &[]);
                 }
             }
-            let current = self.current(&row_key, &condition).await?;
-            let row = row::encode_object(object.clone(), Owner::Upload(id));
-            replace(&mut batch, &row_key, current, Some((row, object.durability)), &[])?;
-            let completion = Completion { version, parts_digest: parts_digest.clone() };
+            let current = self.current(&at, versioning, &condition).await?;
+            (object.named, object.version) = (current.names_versions(), current.place(proposed)?);
+            let new = New::Object(object.clone(), Owner::Upload(id));
+            current.replace(&mut batch, new, &[])?;
+            let parts_digest = parts_digest.clone();
+            let completion = Completion { version: object.version, parts_digest };
             batch.put(key::completed(id), row::encode_completion(&completion));
             batch.put(key::completed_at(now.0, id), Bytes::new());
             if self.committed(batch).await? {
                 return Ok(object);
             }
+            versioning = self.versioning(bucket.id).await?;
         }
         Err(MetaError::Conflict.into())
     }
@@ -75,8 +94,7 @@ impl Catalog {
     /// The object that the same completion made before.
     async fn completed_earlier(
         &self,
-        bucket: &Bucket,
-        key: &ObjectKey,
+        at: &Place,
         id: UploadId,
         parts_digest: &Bytes,
     ) -> Result<Object, CatalogError> {
@@ -85,11 +103,7 @@ impl Catalog {
         if completion.parts_digest != parts_digest {
             return Err(CatalogError::NoSuchUpload);
         }
-        match self.object(bucket, key).await {
-            Ok(object) if object.version == completion.version => Ok(object),
-            Ok(_) | Err(CatalogError::NoSuchKey) => Err(CatalogError::NoSuchUpload),
-            Err(error) => Err(error),
-        }
+        self.by_id(at, completion.version).await?.ok_or(CatalogError::NoSuchUpload)
     }
 
     /// Forgets what became of uploads completed before `before`, at most `limit` of them and

@@ -1,82 +1,42 @@
-//! Documents that configure a bucket, each in a row of its own.
+//! The documents that configure a bucket, each in a row of its own.
+//!
+//! The catalog keeps them as they are given: what they mean is known to those that act by them.
 
 use bytes::Bytes;
 
-use super::{ATTEMPTS_MAX, Catalog, CatalogError, require_bucket};
+use super::{Catalog, CatalogError};
 use crate::key;
-use crate::record::Bucket;
+use crate::record::{Bucket, ConfigurationKind};
 use crate::row;
-use crate::store::{Batch, MetaError};
-
-/// What a document is about. The numbers are on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Configuration {
-    /// The bucket's policy, as its owner wrote it.
-    Policy = b'p',
-    /// The public-access block.
-    PublicAccessBlock = b'b',
-    /// Who owns objects.
-    Ownership = b'o',
-}
-
-impl Configuration {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Policy, Self::PublicAccessBlock, Self::Ownership];
-}
+use crate::store::Batch;
 
 impl Catalog {
     /// The bucket's document of this kind.
-    ///
-    /// # Errors
-    /// The store's.
     pub async fn configuration(
         &self,
         bucket: &Bucket,
-        kind: Configuration,
+        kind: ConfigurationKind,
     ) -> Result<Option<Bytes>, CatalogError> {
-        let row = self.store.get(&key::configuration(bucket.id, kind as u8)).await?;
-        Ok(row.map(|row| row::decode_document(&row)).transpose()?)
+        let row = self.store.get(&key::configuration(bucket.id, kind.number())).await?;
+        Ok(row.as_ref().map(row::decode_document).transpose()?)
     }
 
-    /// Writes the bucket's document of this kind, or removes it.
+    /// Sets the bucket's document of this kind, or removes it.
     ///
     /// # Errors
     /// [`CatalogError::NoSuchBucket`] when the bucket is gone.
     pub async fn configure(
         &self,
         bucket: &Bucket,
-        kind: Configuration,
+        kind: ConfigurationKind,
         document: Option<&[u8]>,
     ) -> Result<(), CatalogError> {
-        for _ in 0..ATTEMPTS_MAX {
-            let mut batch = Batch { frees_space: document.is_none(), ..Batch::default() };
-            require_bucket(&mut batch, bucket.id);
-            let name = key::configuration(bucket.id, kind as u8);
-            batch.writes.push((name, document.map(row::encode_document)));
-            if self.committed(batch).await? {
-                return Ok(());
-            }
-            self.bucket_stands(bucket.id).await?;
-        }
-        Err(MetaError::Conflict.into())
-    }
-
-    /// Adds to the commit that deletes a bucket that its documents go with it.
-    pub(super) async fn delete_configuration(
-        &self,
-        batch: &mut Batch,
-        bucket: keyway_proto::BucketId,
-    ) -> Result<(), CatalogError> {
-        for kind in Configuration::ALL {
-            let name = key::configuration(bucket, kind as u8);
-            let row = self.store.get(&name).await?;
-            if row.is_some() {
-                batch.delete(name.clone());
-            }
-            batch.expect(name, row);
-        }
-        Ok(())
+        let row_key = key::configuration(bucket.id, kind.number());
+        let row = document.map(row::encode_document);
+        let write = |batch: &mut Batch| {
+            batch.frees_space = row.is_none();
+            batch.writes.push((row_key.clone(), row.clone()));
+        };
+        self.commit_into(bucket, write).await
     }
 }

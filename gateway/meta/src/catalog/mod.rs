@@ -5,9 +5,12 @@
 //! to one key within this process wait in line instead of meeting there, see [`turns`]).
 //!
 //! **Buckets.** Every write into a bucket requires the row under the bucket's never reused id,
-//! which is written once and removed with the bucket: reading it makes no writer wait for
-//! another. Removing it requires in the same commit that the bucket's ranges are empty. So
-//! no order of the two leaves an object in a bucket that is gone.
+//! which changes only when the bucket begins or ceases to keep versions, and is removed with the
+//! bucket: reading it makes no writer wait for another. Removing it requires in the same commit
+//! that the bucket's ranges are empty. So no order of the two leaves an object in a bucket that
+//! is gone, and none has a write overwrite what was to be kept.
+//!
+//! **Versions.** [`current`] says where they stand.
 //!
 //! **Chunks.** A chunk is named by owner rows, written with the object or part that refers to
 //! it and removed with it, in the same commit that puts the chunk into the garbage queue. A
@@ -25,6 +28,7 @@ use keyway_proto::BucketId;
 use tokio::sync::Notify;
 
 use crate::key;
+use crate::record::Versioning;
 use crate::row;
 use crate::store::{Batch, MetaError, MetaStore};
 
@@ -32,19 +36,25 @@ mod assemble;
 mod bucket;
 mod complete;
 mod configuration;
+mod current;
 mod garbage;
 mod list;
 mod object;
 mod pending;
+mod remove;
 mod turns;
 mod types;
 mod upload;
+mod version;
+mod versions;
 mod walk;
 
 use turns::Turns;
 
-pub use configuration::Configuration;
+pub use complete::Completing;
+pub use object::{CopyFrom, Stamp};
 pub use pending::{Pending, PendingIn, PendingOf};
+pub use remove::{Clearance, Deleted};
 pub use types::*;
 
 /// How often a change is decided anew after another one came first.
@@ -95,16 +105,9 @@ impl Catalog {
             Err(error) => Err(error.into()),
         }
     }
-
-    async fn bucket_stands(&self, bucket: BucketId) -> Result<(), CatalogError> {
-        match self.store.get(&key::bucket_alive(bucket)).await? {
-            Some(_) => Ok(()),
-            None => Err(CatalogError::NoSuchBucket),
-        }
-    }
 }
 
-/// Requires that the bucket stands when the batch is applied.
-fn require_bucket(batch: &mut Batch, bucket: BucketId) {
-    batch.expect(key::bucket_alive(bucket), Some(row::alive()));
+/// Requires that the bucket stands when the batch is applied, and keeps versions as believed.
+fn require_bucket(batch: &mut Batch, bucket: BucketId, versioning: Versioning) {
+    batch.expect(key::bucket_alive(bucket), Some(row::alive(versioning)));
 }

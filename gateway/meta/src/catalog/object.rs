@@ -1,13 +1,24 @@
-//! Objects: read, publish, copy, delete.
+//! Objects: read, publish, copy.
 
-use bytes::Bytes;
 use keyway_proto::{Durability, ObjectKey, VersionId};
 
+use super::current::{New, Place, own_new};
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, WriteCondition, require_bucket};
 use crate::key::{self, Owner};
-use crate::record::{Bucket, Extent, Object};
-use crate::row::{self, StoredObject};
+use crate::record::{Bucket, Extent, Object, VersionName, Versioning};
+use crate::row;
 use crate::store::{Batch, MetaError};
+
+/// An object to copy from.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyFrom<'a> {
+    /// Its bucket.
+    pub bucket: &'a Bucket,
+    /// Its key.
+    pub key: &'a ObjectKey,
+    /// The version; the current object without it.
+    pub version: Option<VersionName>,
+}
 
 impl Catalog {
     /// The current object under `key`.
@@ -21,41 +32,45 @@ impl Catalog {
 
     /// Makes `object` the current one under `key`: the one commit point of a PUT. Its chunks
     /// must be as durable as it says, and never published under another key or version. Publishing the very
-    /// same object again changes nothing.
+    /// same object again changes nothing. Whether it gets a name, and which, is the bucket's to
+    /// say: the answer is its name.
     ///
     /// Dropping the future leaves open whether the object is published.
     ///
     /// # Errors
     /// After [`MetaError::Engine`] it is unknown whether the object was published: its chunks
     /// must be left to the sweeper. After any other error it was not, and they may be released.
+    /// [`CatalogError::NotDurable`] for an object in memory alone, in a bucket that keeps versions.
     pub async fn publish(
         &self,
         bucket: &Bucket,
         key: &ObjectKey,
         object: Object,
         condition: WriteCondition,
-    ) -> Result<(), CatalogError> {
-        let row_key = key::object(bucket.id, key);
-        let owner = Owner::Version(object.version);
-        let (version, extents) = (object.version, object.extents.clone());
-        let durability = object.durability;
-        let row = row::encode_object(object, owner);
-        let _turn = self.turns.wait(&row_key).await;
+    ) -> Result<VersionName, CatalogError> {
+        let at = Place::new(bucket.id, key);
+        let mut versioning = bucket.settings.versioning;
+        let _turn = self.turns.wait(&at.object()).await;
         for _ in 0..ATTEMPTS_MAX {
             let mut batch = Batch::default();
-            require_bucket(&mut batch, bucket.id);
-            let current = self.current(&row_key, &condition).await?;
-            if current.version() == Some(version) {
+            require_bucket(&mut batch, bucket.id, versioning);
+            let current = self.current(&at, versioning, &condition).await?;
+            if current.is(object.version) {
                 // A caller that never learnt the outcome meets its own object.
-                return Ok(());
+                return Ok(current.object().map_or(VersionName::Null, Object::name));
             }
-            replace(&mut batch, &row_key, current, Some((row.clone(), durability)), &[])?;
-            own_new(&mut batch, &extents, owner);
+            durable_enough(&object, versioning)?;
+            let (named, version) = (current.names_versions(), current.place(object.version)?);
+            let owner = Owner::Version(version);
+            let placed = Object { named, version, ..object.clone() };
+            let name = placed.name();
+            own_new(&mut batch, &object.extents, owner);
+            current.replace(&mut batch, New::Object(placed, owner), &[])?;
             if self.committed(batch).await? {
-                return Ok(());
+                return Ok(name);
             }
-            self.bucket_stands(bucket.id).await?;
-            self.not_swept(&extents).await?;
+            versioning = self.versioning(bucket.id).await?;
+            self.not_swept(&object.extents).await?;
         }
         Err(MetaError::Conflict.into())
     }
@@ -66,98 +81,60 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError::NoSuchKey`] when the source is gone or is no longer the object with
     /// these extents, [`CatalogError::NotDurable`] when it is in memory alone: it could go, and
-    /// the copy would stay.
+    /// the copy would stay. Those of [`read`](Self::read) for a source that has a version.
     pub async fn publish_copy(
         &self,
-        source: (&Bucket, &ObjectKey),
+        source: CopyFrom<'_>,
         target: (&Bucket, &ObjectKey),
         object: Object,
         condition: WriteCondition,
-    ) -> Result<(), CatalogError> {
-        let source_key = key::object(source.0.id, source.1);
-        let row_key = key::object(target.0.id, target.1);
-        let owner = Owner::Version(object.version);
-        let extents = object.extents.clone();
+    ) -> Result<VersionName, CatalogError> {
+        let at = Place::new(target.0.id, target.1);
+        let mut versioning = target.0.settings.versioning;
         let object = Object { durability: Durability::Disk, ..object };
-        let row = row::encode_object(object, owner);
-        let _turn = self.turns.wait(&row_key).await;
+        let _turn = self.turns.wait(&at.object()).await;
         for _ in 0..ATTEMPTS_MAX {
-            let found = self.store.get(&source_key).await?.ok_or(CatalogError::NoSuchKey)?;
+            let (found_key, found) = self.source(source).await?;
             let standing = row::decode_object(&found)?.object;
-            if standing.extents != extents {
+            if standing.extents != object.extents {
                 return Err(CatalogError::NoSuchKey);
             }
             if standing.durability == Durability::Memory {
                 return Err(CatalogError::NotDurable);
             }
             let mut batch = Batch::default();
-            require_bucket(&mut batch, target.0.id);
-            batch.expect(source_key.clone(), Some(found));
-            let current = self.current(&row_key, &condition).await?;
-            let new = (row.clone(), Durability::Disk);
-            replace(&mut batch, &row_key, current, Some(new), &extents)?;
-            for extent in &extents {
+            require_bucket(&mut batch, target.0.id, versioning);
+            batch.expect(found_key, Some(found));
+            let current = self.current(&at, versioning, &condition).await?;
+            let (named, version) = (current.names_versions(), current.place(object.version)?);
+            let owner = Owner::Version(version);
+            let placed = Object { named, version, ..object.clone() };
+            let name = placed.name();
+            current.replace(&mut batch, New::Object(placed, owner), &object.extents)?;
+            for extent in &object.extents {
                 let owned = key::chunk_owner(extent.chunk.id, owner);
                 batch.put(owned, row::encode_extent(extent));
             }
             if self.committed(batch).await? {
-                return Ok(());
+                return Ok(name);
             }
-            self.bucket_stands(target.0.id).await?;
+            versioning = self.versioning(target.0.id).await?;
         }
         Err(MetaError::Conflict.into())
     }
 
-    /// Deletes the object under `key`. Deleting what is not there is no error (`false`),
-    /// unless the condition asks for it.
-    pub async fn delete(
+    /// The row that a copy depends on.
+    async fn source(
         &self,
-        bucket: &Bucket,
-        key: &ObjectKey,
-        condition: WriteCondition,
-    ) -> Result<bool, CatalogError> {
-        let row_key = key::object(bucket.id, key);
-        let _turn = self.turns.wait(&row_key).await;
-        for _ in 0..ATTEMPTS_MAX {
-            let current = self.current(&row_key, &condition).await?;
-            if current.row.is_none() {
-                return Ok(false);
-            }
-            let mut batch = Batch { frees_space: true, ..Batch::default() };
-            replace(&mut batch, &row_key, current, None, &[])?;
-            if self.committed(batch).await? {
-                return Ok(true);
-            }
+        source: CopyFrom<'_>,
+    ) -> Result<(bytes::Bytes, bytes::Bytes), CatalogError> {
+        let at = Place::new(source.bucket.id, source.key);
+        if let Some(name) = source.version {
+            let located = self.locate(&at, name).await?.ok_or(CatalogError::NoSuchKey)?;
+            return Ok((located.row_key, located.row));
         }
-        Err(MetaError::Conflict.into())
-    }
-
-    /// What stands under the key, if the condition allows to replace it.
-    pub(super) async fn current(
-        &self,
-        row_key: &Bytes,
-        condition: &WriteCondition,
-    ) -> Result<Current, CatalogError> {
-        let mut current = Current { row: None, mark: None };
-        if let Some(row) = self.store.get(row_key).await? {
-            let stored = row::decode_object(&row)?;
-            if stored.object.durability == Durability::Memory {
-                current.mark = self.store.get(&key::pending_object(row_key)).await?;
-            }
-            current.row = Some((row, stored));
-        }
-        match (condition, &current.row) {
-            (WriteCondition::None, _) | (WriteCondition::Absent, None) => Ok(current),
-            (WriteCondition::Absent, Some(_)) => Err(CatalogError::PreconditionFailed),
-            (WriteCondition::EtagIs(_), None) => Err(CatalogError::NoSuchKey),
-            (WriteCondition::EtagIs(etag), Some((_, stored))) => {
-                if etag == "*" || *etag == stored.object.etag {
-                    Ok(current)
-                } else {
-                    Err(CatalogError::PreconditionFailed)
-                }
-            }
-        }
+        let row = self.store.get(&at.object()).await?;
+        Ok((at.object(), row.ok_or(CatalogError::NoSuchKey)?))
     }
 
     /// After a conflict: whether the sweeper has taken one of these chunks.
@@ -172,74 +149,20 @@ impl Catalog {
     }
 }
 
-/// What stands under a key, as it was read.
-pub(super) struct Current {
-    /// The object's row, and what it says.
-    row: Option<(Bytes, StoredObject)>,
-    /// The mark beside an object that is in memory alone.
-    mark: Option<Bytes>,
-}
-
-impl Current {
-    fn version(&self) -> Option<VersionId> {
-        self.row.as_ref().map(|(_, stored)| stored.object.version)
+/// Refuses an object in memory alone where versions are kept: a loss would have to take it back
+/// from among them.
+pub(super) fn durable_enough(object: &Object, versioning: Versioning) -> Result<(), CatalogError> {
+    match (object.durability, versioning) {
+        (Durability::Disk, _) | (Durability::Memory, Versioning::Unversioned) => Ok(()),
+        (Durability::Memory, _) => Err(CatalogError::NotDurable),
     }
 }
 
-/// Replaces what was seen by another object or by none, and gives up the chunks that `kept` does
-/// not name. Where the other one is in memory alone, the last durable one is held back.
-pub(super) fn replace(
-    batch: &mut Batch,
-    row_key: &Bytes,
-    current: Current,
-    new: Option<(Bytes, Durability)>,
-    kept: &[Extent],
-) -> Result<(), MetaError> {
-    let Current { row, mark } = current;
-    let (new, durability) = new.unzip();
-    let is_pending = durability == Some(Durability::Memory);
-    let mark_key = key::pending_object(row_key);
-    batch.expect(row_key.clone(), row.as_ref().map(|(seen, _)| seen.clone()));
-    batch.writes.push((row_key.clone(), new));
-    let mut durable = None;
-    if let Some((seen, stored)) = row {
-        if stored.object.durability == Durability::Disk {
-            durable = Some((seen, stored));
-        } else {
-            batch.expect(mark_key.clone(), mark.clone());
-            disown(batch, &stored.object.extents, stored.owner, kept);
-            if let Some(mark) = mark {
-                batch.delete(mark_key.clone());
-                durable = row::decode_pending(&mark)?;
-            }
-        }
-    }
-    match durable {
-        _ if is_pending => {
-            batch.put(mark_key, row::encode_pending(durable.map(|(seen, _)| seen)));
-        }
-        Some((_, stored)) => disown(batch, &stored.object.extents, stored.owner, kept),
-        None => {}
-    }
-    Ok(())
-}
-
-/// Removes the owner's rows, and queues the chunks that `kept` does not name.
-pub(super) fn disown(batch: &mut Batch, extents: &[Extent], owner: Owner, kept: &[Extent]) {
-    let kept: std::collections::HashSet<_> = kept.iter().map(|extent| extent.chunk.id).collect();
-    for extent in extents {
-        batch.delete(key::chunk_owner(extent.chunk.id, owner));
-        if !kept.contains(&extent.chunk.id) {
-            let queued = key::garbage(extent.chunk.id, extent.node);
-            batch.put(queued, row::encode_extent(extent));
-        }
-    }
-}
-
-/// Makes `owner` the owner of chunks that nothing named before, unless the sweeper has them.
-pub(super) fn own_new(batch: &mut Batch, extents: &[Extent], owner: Owner) {
-    for extent in extents {
-        batch.expect(key::garbage(extent.chunk.id, extent.node), None);
-        batch.put(key::chunk_owner(extent.chunk.id, owner), row::encode_extent(extent));
-    }
+/// The id of a version, and when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The id; [`Catalog::publish`] says when it is moved.
+    pub version: VersionId,
+    /// The time.
+    pub at: crate::record::UnixMs,
 }

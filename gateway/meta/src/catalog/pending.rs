@@ -14,7 +14,7 @@ use bytes::Bytes;
 use keyway_proto::unit::PART_NUMBER_MAX;
 use keyway_proto::{BucketId, Durability, ObjectKey, UploadId};
 
-use super::object::disown;
+use super::current::disown;
 use super::{Catalog, CatalogError, PAGE_MAX};
 use crate::key::{self, Owner, Range, Space};
 use crate::record::{Bucket, Extent};

@@ -1,8 +1,8 @@
 //! What the catalog is asked and answers.
 
-use keyway_proto::{Checksum, ChecksumKind, ObjectKey, UploadId};
+use keyway_proto::{Checksum, ChecksumKind, ObjectKey, UploadId, VersionId};
 
-use crate::record::{ChecksumType, Part, UnixMs, Upload};
+use crate::record::{ChecksumType, DeleteMarker, Part, UnixMs, Upload, VersionName};
 use crate::store::MetaError;
 
 /// Why the catalog refused: each maps to one S3 code.
@@ -21,6 +21,21 @@ pub enum CatalogError {
     /// `NoSuchKey`.
     #[error("no such key")]
     NoSuchKey,
+    /// `NoSuchVersion`.
+    #[error("no such version")]
+    NoSuchVersion,
+    /// `NoSuchKey`: the current version is this delete marker.
+    #[error("the object was deleted")]
+    Deleted(DeleteMarker),
+    /// `MethodNotAllowed`: the version asked for is this delete marker.
+    #[error("the version is a delete marker")]
+    IsDeleteMarker(DeleteMarker),
+    /// `AccessDenied`: the version is locked.
+    #[error("the version is locked")]
+    Locked,
+    /// `InvalidBucketState`: the bucket keeps no versions, or must not cease to.
+    #[error("the bucket's state does not allow it")]
+    InvalidBucketState,
     /// `NoSuchUpload`.
     #[error("no such upload")]
     NoSuchUpload,
@@ -66,6 +81,8 @@ pub enum WriteCondition {
     /// There is one with this ETag (`If-Match`); `*` is any object. S3 answers 404 when
     /// there is none.
     EtagIs(String),
+    /// The version is this one, whatever clients call it.
+    VersionIs(VersionId),
 }
 
 /// A listing's question. Texts are raw, decoded.
@@ -91,6 +108,34 @@ pub struct ListPage {
     pub common_prefixes: Vec<String>,
     /// Where the next page begins (`after` of the next question); `None` at the end.
     pub next: Option<String>,
+}
+
+/// One page of a listing of versions: by key, each key's newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionPage {
+    /// Versions and delete markers.
+    pub versions: Vec<VersionEntry>,
+    /// Groups, ascending.
+    pub common_prefixes: Vec<String>,
+    /// Key and version markers of the next page; `None` at the end.
+    pub next: Option<(String, Option<VersionName>)>,
+}
+
+/// A version in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionEntry {
+    /// Its key.
+    pub key: ObjectKey,
+    /// Its id.
+    pub version: VersionId,
+    /// Its name.
+    pub name: VersionName,
+    /// Whether it is its key's newest.
+    pub is_latest: bool,
+    /// When it was made.
+    pub modified: UnixMs,
+    /// The object; `None` for a delete marker.
+    pub object: Option<ObjectSummary>,
 }
 
 /// What a listing tells of an object.

@@ -4,11 +4,9 @@ use bytes::Bytes;
 use keyway_proto::unit::PART_NUMBER_MAX;
 use keyway_proto::{Durability, ObjectKey, UploadId};
 
-use super::object::{disown, own_new};
+use super::current::{disown, own_new};
 use super::walk::{Found, start, walk};
-use super::{
-    ATTEMPTS_MAX, Catalog, CatalogError, ListQuery, PAGE_MAX, PartPage, UploadPage, require_bucket,
-};
+use super::{ATTEMPTS_MAX, Catalog, CatalogError, ListQuery, PAGE_MAX, PartPage, UploadPage};
 use crate::key::{self, Owner, Space};
 use crate::record::{Bucket, Part, Upload};
 use crate::row;
@@ -20,11 +18,9 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError::NoSuchBucket`] when the bucket is gone.
     pub async fn create_upload(&self, bucket: &Bucket, upload: Upload) -> Result<(), CatalogError> {
-        let mut batch = Batch::default();
-        require_bucket(&mut batch, bucket.id);
         let row_key = key::upload(bucket.id, &upload.key, upload.id);
-        batch.put(row_key, row::encode_upload(upload));
-        if self.committed(batch).await? { Ok(()) } else { Err(CatalogError::NoSuchBucket) }
+        let row = row::encode_upload(upload);
+        self.commit_into(bucket, |batch| batch.put(row_key.clone(), row.clone())).await
     }
 
     /// The upload in progress.
@@ -71,7 +67,7 @@ impl Catalog {
                 disown(&mut batch, &lost, owner, &extents);
             }
             own_new(&mut batch, &extents, owner);
-            let mark = (durability == Durability::Memory).then(row::alive);
+            let mark = (durability == Durability::Memory).then(row::mark);
             batch.writes.push((mark_key.clone(), mark));
             batch.put(row_key.clone(), row.clone());
             if self.committed(batch).await? {

@@ -11,7 +11,10 @@ use super::packed::{
 use super::{decode, encode};
 use crate::catalog::ObjectSummary;
 use crate::key::Owner;
-use crate::record::{ChecksumType, Object, ObjectChecksum, ObjectHeaders, UnixMs};
+use crate::record::{
+    ChecksumType, DeleteMarker, Object, ObjectChecksum, ObjectHeaders, ObjectLock, Retention,
+    RetentionMode, UnixMs, VersionName,
+};
 use crate::store::MetaError;
 
 /// An object, and under which id it owns its chunks.
@@ -47,6 +50,14 @@ struct ObjectRow {
     storage_class: Option<String>,
     #[prost(bool, tag = "12")]
     in_memory: bool,
+    /// Whether clients know it by its id; the null version otherwise, as all were before buckets
+    /// had versions.
+    #[prost(bool, tag = "13")]
+    named: bool,
+    /// Whether it says that the object was deleted; then `version`, `modified_ms` and `named`
+    /// are all that it has.
+    #[prost(bool, tag = "14")]
+    delete_marker: bool,
 }
 
 /// The fields of [`ObjectRow`] that a listing tells.
@@ -64,6 +75,46 @@ struct SummaryRow {
     composite: bool,
     #[prost(string, optional, tag = "11")]
     storage_class: Option<String>,
+}
+
+/// The fields of [`ObjectRow`] that tell what a version is.
+#[derive(Clone, PartialEq, Message)]
+struct VersionRow {
+    #[prost(bytes = "bytes", tag = "1")]
+    version: Bytes,
+    #[prost(uint64, tag = "3")]
+    modified_ms: u64,
+    #[prost(bool, tag = "13")]
+    named: bool,
+    #[prost(bool, tag = "14")]
+    delete_marker: bool,
+}
+
+/// Which version a row holds, and whether it is a delete marker.
+pub(crate) enum Kind {
+    Object { version: VersionId, named: bool },
+    Marker(DeleteMarker),
+}
+
+impl Kind {
+    pub(crate) fn version(&self) -> VersionId {
+        match self {
+            Self::Object { version, .. } => *version,
+            Self::Marker(marker) => marker.version,
+        }
+    }
+
+    pub(crate) fn named(&self) -> bool {
+        match self {
+            Self::Object { named, .. } => *named,
+            Self::Marker(marker) => marker.named,
+        }
+    }
+
+    /// How clients name the version.
+    pub(crate) fn name(&self) -> VersionName {
+        if self.named() { VersionName::Id(self.version()) } else { VersionName::Null }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -84,6 +135,45 @@ pub(super) struct HeadersRow {
     website_redirect_location: Option<String>,
     #[prost(btree_map = "string, string", tag = "8")]
     user: std::collections::BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "9")]
+    tags: Vec<TagRow>,
+    /// 0: none; 1: governance; 2: compliance.
+    #[prost(uint32, tag = "10")]
+    retention: u32,
+    #[prost(uint64, tag = "11")]
+    retain_until_ms: u64,
+    #[prost(bool, tag = "12")]
+    legal_hold: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TagRow {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+pub(crate) fn encode_marker(marker: &DeleteMarker) -> Bytes {
+    encode(&ObjectRow {
+        version: Bytes::copy_from_slice(&marker.version.to_bytes()),
+        modified_ms: marker.modified.0,
+        named: marker.named,
+        delete_marker: true,
+        ..ObjectRow::default()
+    })
+}
+
+/// What a row of versions holds, without the object.
+pub(crate) fn decode_kind(row: &Bytes) -> Result<Kind, MetaError> {
+    let row: VersionRow = decode(row, "version")?;
+    let version = VersionId::from_bytes(id(&row.version, "version id")?);
+    let (named, modified) = (row.named, UnixMs(row.modified_ms));
+    Ok(if row.delete_marker {
+        Kind::Marker(DeleteMarker { version, named, modified })
+    } else {
+        Kind::Object { version, named }
+    })
 }
 
 pub(crate) fn encode_object(object: Object, owner: Owner) -> Bytes {
@@ -109,11 +199,16 @@ pub(crate) fn encode_object(object: Object, owner: Owner) -> Bytes {
         },
         storage_class,
         in_memory: object.durability == Durability::Memory,
+        named: object.named,
+        delete_marker: false,
     })
 }
 
 pub(crate) fn decode_object(row: &Bytes) -> Result<StoredObject, MetaError> {
     let row: ObjectRow = decode(row, "object")?;
+    if row.delete_marker {
+        return Err(MetaError::Damaged("object that is a delete marker"));
+    }
     let version = VersionId::from_bytes(id(&row.version, "version id")?);
     let owner = if row.upload.is_empty() {
         Owner::Version(version)
@@ -123,12 +218,13 @@ pub(crate) fn decode_object(row: &Bytes) -> Result<StoredObject, MetaError> {
     let checksum = unpack_checksums(&row.checksum)?.into_iter().next();
     let object = Object {
         version,
+        named: row.named,
         size: row.size,
         modified: UnixMs(row.modified_ms),
         etag: row.etag,
         checksum: checksum
             .map(|value| ObjectChecksum { value, kind: checksum_type(row.composite) }),
-        headers: headers_record(row.headers, row.storage_class),
+        headers: headers_record(row.headers, row.storage_class)?,
         parts: unpack_parts(&row.parts)?,
         extents: unpack_extents(&row.extents)?,
         durability: durability(row.in_memory),
@@ -149,6 +245,7 @@ pub(crate) fn decode_summary(row: &Bytes) -> Result<ObjectSummary, MetaError> {
 }
 
 pub(super) fn headers_row(headers: ObjectHeaders) -> (Option<HeadersRow>, Option<String>) {
+    let retention = headers.lock.retention;
     let row = HeadersRow {
         content_type: headers.content_type,
         content_encoding: headers.content_encoding,
@@ -158,6 +255,14 @@ pub(super) fn headers_row(headers: ObjectHeaders) -> (Option<HeadersRow>, Option
         expires: headers.expires,
         website_redirect_location: headers.website_redirect_location,
         user: headers.user,
+        tags: headers.tags.into_iter().map(|(key, value)| TagRow { key, value }).collect(),
+        retention: match retention.map(|retention| retention.mode) {
+            None => 0,
+            Some(RetentionMode::Governance) => 1,
+            Some(RetentionMode::Compliance) => 2,
+        },
+        retain_until_ms: retention.map_or(0, |retention| retention.until.0),
+        legal_hold: headers.lock.legal_hold,
     };
     ((row != HeadersRow::default()).then_some(row), headers.storage_class)
 }
@@ -165,9 +270,16 @@ pub(super) fn headers_row(headers: ObjectHeaders) -> (Option<HeadersRow>, Option
 pub(super) fn headers_record(
     row: Option<HeadersRow>,
     storage_class: Option<String>,
-) -> ObjectHeaders {
+) -> Result<ObjectHeaders, MetaError> {
     let row = row.unwrap_or_default();
-    ObjectHeaders {
+    let mode = match row.retention {
+        0 => None,
+        1 => Some(RetentionMode::Governance),
+        2 => Some(RetentionMode::Compliance),
+        _ => return Err(MetaError::Damaged("retention mode")),
+    };
+    let until = UnixMs(row.retain_until_ms);
+    Ok(ObjectHeaders {
         content_type: row.content_type,
         content_encoding: row.content_encoding,
         content_language: row.content_language,
@@ -177,7 +289,12 @@ pub(super) fn headers_record(
         storage_class,
         website_redirect_location: row.website_redirect_location,
         user: row.user,
-    }
+        tags: row.tags.into_iter().map(|tag| (tag.key, tag.value)).collect(),
+        lock: ObjectLock {
+            retention: mode.map(|mode| Retention { mode, until }),
+            legal_hold: row.legal_hold,
+        },
+    })
 }
 
 pub(super) fn durability(in_memory: bool) -> Durability {

@@ -88,7 +88,7 @@ pub(crate) fn decode_upload(
         id,
         key,
         initiated: UnixMs(row.initiated_ms),
-        headers: headers_record(row.headers, row.storage_class),
+        headers: headers_record(row.headers, row.storage_class)?,
         checksum,
     })
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keyway_meta::catalog::{CatalogError, WriteCondition};
+use keyway_meta::catalog::{CatalogError, CopyFrom, Stamp, WriteCondition};
 use keyway_meta::{
-    Bucket, BucketSettings, Catalog, EmbeddedStore, EtagPolicy, Extent, MetaConfig, MetaStore,
-    Object, ObjectHeaders, UnixMs,
+    Bucket, BucketSettings, Catalog, EmbeddedStore, Extent, MetaConfig, MetaStore, Object,
+    ObjectHeaders, UnixMs,
 };
 use keyway_proto::{ChunkId, ChunkSpec, Durability, NodeId, ObjectKey, TenantId, VersionId};
 
@@ -29,7 +29,7 @@ impl Setup {
     }
 
     pub(crate) async fn bucket(&self, name: &str) -> Bucket {
-        let settings = BucketSettings { region: String::new(), etag: EtagPolicy::Md5 };
+        let settings = BucketSettings::default();
         let name = name.parse().unwrap();
         self.catalog.create_bucket(TenantId::ROOT, &name, settings, UnixMs(1)).await.unwrap()
     }
@@ -40,7 +40,9 @@ impl Setup {
         name: &str,
         object: &Object,
     ) -> Result<(), CatalogError> {
-        self.catalog.publish(bucket, &key(name), object.clone(), WriteCondition::None).await
+        let name = key(name);
+        let put = self.catalog.publish(bucket, &name, object.clone(), WriteCondition::None);
+        put.await.map(drop)
     }
 
     pub(crate) async fn garbage(&self) -> Vec<Extent> {
@@ -51,6 +53,17 @@ impl Setup {
         let ids: Vec<_> = object.extents.iter().map(|extent| extent.chunk.id).collect();
         self.catalog.owned(&ids).await.unwrap()
     }
+}
+
+/// Where a copy comes from: what is current under the key.
+pub(crate) fn source_of<'a>(bucket: &'a Bucket, key: &'a ObjectKey) -> CopyFrom<'a> {
+    CopyFrom { bucket, key, version: None }
+}
+
+/// A new version's id, and its time.
+pub(crate) fn stamp() -> Stamp {
+    let (random, serial) = serial();
+    Stamp { version: VersionId::new(serial, random), at: UnixMs(serial) }
 }
 
 pub(crate) fn key(text: &str) -> ObjectKey {
@@ -76,6 +89,7 @@ pub(crate) fn object(chunks: usize) -> Object {
     let (random, serial) = serial();
     Object {
         version: VersionId::new(serial, random),
+        named: false,
         size: chunks as u64 * 100,
         modified: UnixMs(serial),
         etag: format!("{serial:032x}"),

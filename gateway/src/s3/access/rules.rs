@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_auth::policy::{Policy, PublicAccessBlock};
-use keyway_meta::catalog::Configuration;
+use keyway_meta::ConfigurationKind;
 use keyway_meta::{Bucket, CatalogError, MetaError};
 use keyway_proto::{BucketId, BucketName, TenantId};
 use quick_cache::sync::Cache;
@@ -60,7 +60,7 @@ impl RuleBook {
             Err(CatalogError::NoSuchBucket) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let text = core.catalog.configuration(&bucket, Configuration::Policy).await?;
+        let text = core.catalog.configuration(&bucket, ConfigurationKind::Policy).await?;
         let policy = text.map(|text| self.parsed(&bucket, text)).transpose()?;
         let of_bucket = block_of(core, &bucket).await?.unwrap_or_default();
         let block = of_bucket.with(core.credentials.terms(tenant).block);

@@ -172,6 +172,7 @@ mod tests {
         };
         Object {
             version: VersionId::new(0, [0; 10]),
+            named: false,
             size: lengths.iter().sum(),
             modified: UnixMs(0),
             etag: String::new(),
