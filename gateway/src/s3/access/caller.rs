@@ -145,7 +145,9 @@ impl Caller {
     pub(super) fn admit(&mut self, request: &Request) -> Result<(), Failure> {
         let Some(needs) = &request.needs else {
             // An operation that nobody has heard of is not there either; the root hears so.
-            return if self.identity().caller.is_root() { Ok(()) } else { Err(denied()) };
+            let home = self.own_tenant() == Some(self.tenant);
+            let root = self.identity().caller.is_root();
+            return if home && root { Ok(()) } else { Err(denied()) };
         };
         // One's buckets are made, and listed, by oneself.
         if request.own && self.own_tenant() != Some(self.tenant) {
