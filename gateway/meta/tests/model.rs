@@ -125,6 +125,10 @@ impl Model {
             (WriteCondition::EtagIs(etag), Some(object)) => {
                 (etag != "*" && *etag != object.etag).then_some("PreconditionFailed")
             }
+            (WriteCondition::VersionIs(version), found) => {
+                let is_it = found.is_some_and(|object| object.version == *version);
+                (!is_it).then_some("PreconditionFailed")
+            }
         }
     }
 

@@ -129,7 +129,12 @@ async fn parts_become_one_object() {
     );
     assert!(matches!(upper.complete(&[&first], None).await, Err(CatalogError::NoSuchUpload)));
     assert!(matches!(upper.store(first.clone()).await, Err(CatalogError::NoSuchUpload)));
-    upper.setup.catalog.delete(&upper.bucket, &key("k"), WriteCondition::None, stamp()).await.unwrap();
+    upper
+        .setup
+        .catalog
+        .delete(&upper.bucket, &key("k"), WriteCondition::None, stamp())
+        .await
+        .unwrap();
     assert_eq!(upper.setup.garbage().await.len(), 4, "the object owned its parts' chunks");
     assert_eq!(upper.setup.catalog.forget_completions(NOW, 9).await.unwrap(), 0);
     assert_eq!(upper.setup.catalog.forget_completions(UnixMs(NOW.0 + 1), 9).await.unwrap(), 1);

@@ -41,9 +41,10 @@ const KEYS: [&str; 5] = ["a", "a/b", "a/c", "b\0", "b"];
 
 fn step() -> impl Strategy<Value = Step> {
     let key = || 0..KEYS.len();
-    let states = [Versioning::Enabled, Versioning::Enabled, Versioning::Suspended];
+    const STATES: [Versioning; 3] =
+        [Versioning::Enabled, Versioning::Enabled, Versioning::Suspended];
     prop_oneof![
-        2 => proptest::sample::select(&states[..]).prop_map(Step::Keep),
+        2 => proptest::sample::select(&STATES[..]).prop_map(Step::Keep),
         6 => (key(), 0_usize..3, proptest::bool::weighted(0.1))
             .prop_map(|(key, chunks, absent)| Step::Put { key, chunks, absent }),
         3 => key().prop_map(|key| Step::Delete { key }),
@@ -133,8 +134,8 @@ impl Run {
             Step::Put { key: at, chunks, absent } => {
                 let made = object(chunks);
                 let condition = if absent { WriteCondition::Absent } else { WriteCondition::None };
-                let put = catalog.publish(&self.stale, &key(KEYS[at]), made.clone(), condition);
-                match put.await {
+                let name = key(KEYS[at]);
+                match catalog.publish(&self.stale, &name, made.clone(), condition).await {
                     Ok(name) => self.made(KEYS[at], made, name),
                     Err(CatalogError::PreconditionFailed) => {
                         assert!(absent && self.model.current(KEYS[at]).is_some());

@@ -124,10 +124,15 @@ impl Catalog {
                 }
                 _ => self.take_version(&mut batch, &at, name, &condition, clearance).await?,
             };
-            if !deleted.existed || self.committed(batch).await? {
-                return Ok(Deleted { version: Some(name), ..deleted });
+            let done = Deleted { version: Some(name), ..deleted };
+            if deleted.existed && self.committed(batch).await? {
+                return Ok(done);
             }
-            versioning = self.versioning(bucket.id).await?;
+            // As above: where nothing is committed, nothing tells.
+            let believed = std::mem::replace(&mut versioning, self.versioning(bucket.id).await?);
+            if !deleted.existed && believed == versioning {
+                return Ok(done);
+            }
         }
         Err(MetaError::Conflict.into())
     }
