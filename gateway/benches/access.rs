@@ -28,7 +28,7 @@ use keyway_gateway::s3::{S3Config, S3HttpService, S3State, SystemClock, service}
 use keyway_meta::{Catalog, EmbeddedStore, MetaConfig, MetaStore};
 use keyway_proto::unit::MIB;
 use keyway_proto::{NodeId, TenantId};
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 const ROOT_KEY: &str = "AKIDROOT";
 const USER_KEY: &str = "AKIDUSER";

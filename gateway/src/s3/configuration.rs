@@ -211,7 +211,8 @@ pub(super) async fn get_ownership_controls(
     request: S3Request<GetBucketOwnershipControlsInput>,
 ) -> Answer<GetBucketOwnershipControlsOutput> {
     let bucket = bucket_of!(core, request);
-    let stored: Option<Stored<String>> = stored(core, &bucket, ConfigurationKind::Ownership).await?;
+    let stored: Option<Stored<String>> =
+        stored(core, &bucket, ConfigurationKind::Ownership).await?;
     if let Some(Stored::Deleted) = stored {
         return Err(Failure::code(S3ErrorCode::OwnershipControlsNotFoundError));
     }
