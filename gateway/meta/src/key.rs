@@ -333,7 +333,6 @@ mod tests {
             BUCKET,
             BUCKET_ALIVE,
             CHUNK_OWNER,
-            CONFIGURATION,
             COMPLETED,
             COMPLETED_AT,
             GARBAGE,
