@@ -303,6 +303,7 @@ fn custom_status(code: &S3ErrorCode) -> StatusCode {
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
         "RDMANotSupported" => StatusCode::NOT_IMPLEMENTED,
         "RDMATransferFailed" => StatusCode::INTERNAL_SERVER_ERROR,
+        "ServerSideEncryptionConfigurationNotFoundError" => StatusCode::NOT_FOUND,
         "NoSuchEndpoint" | "NoSuchRail" | "NoSuchSession" => StatusCode::NOT_FOUND,
         "IncompatibleSession" => StatusCode::CONFLICT,
         "TooManySessions" => StatusCode::SERVICE_UNAVAILABLE,
