@@ -64,8 +64,9 @@ impl Wanted {
         let invalid =
             || Failure::refuse(S3ErrorCode::InvalidArgument, "Invalid attribute name specified.");
         let mut wanted = Self::default();
-        for name in names {
-            let field = match name.as_str() {
+        // The protocol layer takes a header's whole list for one name.
+        for name in names.iter().flat_map(|list| list.as_str().split(',')).map(str::trim) {
+            let field = match name {
                 ObjectAttributes::ETAG => &mut wanted.etag,
                 ObjectAttributes::CHECKSUM => &mut wanted.checksum,
                 ObjectAttributes::OBJECT_PARTS => &mut wanted.parts,

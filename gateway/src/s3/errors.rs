@@ -306,7 +306,8 @@ fn custom_status(code: &S3ErrorCode) -> StatusCode {
         "NoSuchEndpoint"
         | "NoSuchRail"
         | "NoSuchSession"
-        | "NoSuchPublicAccessBlockConfiguration" => StatusCode::NOT_FOUND,
+        | "NoSuchPublicAccessBlockConfiguration"
+        | "ServerSideEncryptionConfigurationNotFoundError" => StatusCode::NOT_FOUND,
         "IncompatibleSession" => StatusCode::CONFLICT,
         "TooManySessions" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_REQUEST,
