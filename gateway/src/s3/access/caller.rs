@@ -8,7 +8,7 @@ use keyway_auth::policy::{
 };
 use keyway_auth::{Identity, Principal, policy};
 use keyway_meta::CatalogError;
-use keyway_proto::{SessionOwner, TenantId};
+use keyway_proto::{BucketName, SessionOwner, TenantId};
 
 use super::request::Request;
 use super::rules::Rules;
@@ -223,13 +223,14 @@ impl Caller {
     /// Reads the rules of a bucket that a document names.
     ///
     /// # Errors
-    /// `NoSuchBucket` to whom the names of the tenant's buckets are open; else `AccessDenied`.
+    /// `NoSuchBucket` and `InvalidBucketName` to whom the names of the tenant's buckets are open; else `AccessDenied`.
     pub(in crate::s3) async fn enter(&self, core: &Core, bucket: &str) -> Result<Rules, Failure> {
         match core.rules.of(core, self.tenant, bucket).await? {
             Some(rules) => Ok(rules),
             None => {
                 let resource = &Resource::bucket(bucket);
                 self.may(&self.on_bucket(Action::ListBucket, resource))?;
+                bucket.parse::<BucketName>()?;
                 Err(CatalogError::NoSuchBucket.into())
             }
         }
