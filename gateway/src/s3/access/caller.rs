@@ -1,6 +1,5 @@
 //! A caller, and the questions to policies on its behalf.
 
-use std::str::FromStr as _;
 use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
@@ -232,7 +231,7 @@ impl Caller {
             None => {
                 let resource = &Resource::bucket(bucket);
                 self.may(&self.on_bucket(Action::ListBucket, resource))?;
-                BucketName::from_str(bucket)?;
+                bucket.parse::<BucketName>()?;
                 Err(CatalogError::NoSuchBucket.into())
             }
         }
