@@ -31,7 +31,8 @@ nothing_configured! {
         S3ErrorCode::NoSuchBucketPolicy;
     /// GetBucketEncryption.
     get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
-        S3ErrorCode::ServerSideEncryptionConfigurationNotFoundError;
+        // The protocol layer's own code of that name has another status than S3.
+        S3ErrorCode::Custom("ServerSideEncryptionConfigurationNotFoundError".into());
     /// GetBucketReplication.
     get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
         S3ErrorCode::ReplicationConfigurationNotFoundError;
