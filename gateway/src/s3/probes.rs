@@ -28,7 +28,8 @@ macro_rules! nothing_configured {
 nothing_configured! {
     /// GetBucketEncryption.
     get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
-        S3ErrorCode::ServerSideEncryptionConfigurationNotFoundError;
+        // The protocol layer's own code of that name has another status than S3.
+        S3ErrorCode::Custom("ServerSideEncryptionConfigurationNotFoundError".into());
     /// GetBucketReplication.
     get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
         S3ErrorCode::ReplicationConfigurationNotFoundError;
