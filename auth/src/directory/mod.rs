@@ -144,14 +144,13 @@ impl Directory {
         if text == Principal::ROOT {
             return Some(TenantId::ROOT);
         }
-        let found = if Name::is_account(text) {
+        if Name::is_account(text) {
             let number = TenantId(text.parse().ok()?);
-            (number == TenantId::ROOT || self.tenants.contains_key(&number)).then_some(number)
-        } else {
-            let mut all = self.tenants.values();
-            all.find(|tenant| tenant.name.as_str() == text).map(|tenant| tenant.number)
-        };
-        found
+            let is_there = number == TenantId::ROOT || self.tenants.contains_key(&number);
+            return is_there.then_some(number);
+        }
+        let mut all = self.tenants.values();
+        all.find(|tenant| tenant.name.as_str() == text).map(|tenant| tenant.number)
     }
 
     /// A tenant's user of this name.

@@ -12,7 +12,7 @@ use keyway_client::{Durability, Gpu, StreamTurn, Verified};
 use crate::abi::{
     self, KeywayError, KeywayGetOptions, KeywayPutOptions, KeywayRange, KeywayResult,
 };
-use crate::border::{Fault, call, chars, handle, read, text, wait, write, zeroed};
+use crate::border::{Fault, call, chars, handle, read, text, wait, write};
 use crate::client::{KeywayClient, place, some};
 use crate::memory::{source, target};
 
@@ -245,6 +245,5 @@ pub(crate) fn answer(report: &Report) -> KeywayResult {
         checksum: chars(&checksum),
         etag: chars(report.etag.as_deref().unwrap_or_default()),
         fallback: chars(&report.fallbacks.to_string()),
-        ..zeroed()
     }
 }

@@ -194,7 +194,7 @@ async fn look(core: &Core, caller: &Caller, request: &FlushRequest) -> Result<Se
             match &request.key {
                 // Who may write it may wait for it.
                 Some(key) => {
-                    caller.may_in(&rules, Action::PutObject, &access::object(name, key))?
+                    caller.may_in(&rules, Action::PutObject, &access::object(name, key))?;
                 }
                 None => caller.may_list_in(&rules, "")?,
             }

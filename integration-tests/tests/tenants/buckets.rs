@@ -60,7 +60,11 @@ fn a_bucket_policy_may_be_enough_at_home_and_denies_first() -> Result<()> {
     let other = to(json!("*"), statement("Deny", &["s3:GetObject"], &["other/*"]));
     refused(&world.bucket_policy(&owner, "home", &[other])?, 400, "MalformedPolicy")?;
     let all = to(json!("*"), statement("Deny", &["s3:*"], &["home", "home/*"]));
-    refused(&world.bucket_policy(&ben, "home", &[all.clone()])?, 400, "MalformedPolicy")?;
+    refused(
+        &world.bucket_policy(&ben, "home", std::slice::from_ref(&all))?,
+        400,
+        "MalformedPolicy",
+    )?;
     // The root can always take it back.
     let put = Request::new("PUT", "/home").query("policy", "");
     let put = put.header("x-amz-confirm-remove-self-bucket-access", "true");
@@ -81,7 +85,7 @@ fn everybody_is_let_in_where_policy_and_block_say_so() -> Result<()> {
     expect(&world.s3(&owner).create_bucket("web")?, 200)?;
     expect(&world.s3(&owner).put("web", "index", b"hello")?, 200)?;
     let public = to(json!("*"), statement("Allow", &["s3:GetObject"], &["web/*"]));
-    denied(&world.bucket_policy(&owner, "web", &[public.clone()])?)?;
+    denied(&world.bucket_policy(&owner, "web", std::slice::from_ref(&public))?)?;
     world.unblock(&owner, "web")?;
     let block = || Request::new("GET", "/web").query("publicAccessBlock", "");
     refused(&world.s3(&owner).send(block())?, 404, "NoSuchPublicAccessBlockConfiguration")?;

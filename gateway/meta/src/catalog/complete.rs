@@ -77,7 +77,7 @@ impl Catalog {
             }
             let current = self.current(&at, versioning, &condition).await?;
             (object.named, object.version) = (current.names_versions(), current.place(proposed)?);
-            let new = New::Object(object.clone(), Owner::Upload(id));
+            let new = New::Object(Box::new(object.clone()), Owner::Upload(id));
             current.replace(&mut batch, new, &[])?;
             let parts_digest = parts_digest.clone();
             let completion = Completion { version: object.version, parts_digest };

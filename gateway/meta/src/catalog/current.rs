@@ -27,7 +27,7 @@ pub(super) enum New {
     /// Nothing, in a bucket that keeps no versions.
     Nothing,
     /// An object, under the owner of its chunks.
-    Object(Object, Owner),
+    Object(Box<Object>, Owner),
     /// That there is none, in a bucket that keeps versions.
     Marker(DeleteMarker),
 }
@@ -227,7 +227,7 @@ impl Current {
             }
         }
         match new {
-            New::Object(object, owner) => batch.put(row_key, row::encode_object(object, owner)),
+            New::Object(object, owner) => batch.put(row_key, row::encode_object(*object, owner)),
             New::Nothing => batch.delete(row_key),
             New::Marker(marker) => {
                 batch.delete(row_key);
@@ -245,7 +245,7 @@ impl Current {
         let (new, durability) = match new {
             New::Object(object, owner) => {
                 let durability = object.durability;
-                (Some(row::encode_object(object, owner)), durability)
+                (Some(row::encode_object(*object, owner)), durability)
             }
             New::Nothing | New::Marker(_) => (None, Durability::Disk),
         };

@@ -65,7 +65,7 @@ impl Catalog {
             let placed = Object { named, version, ..object.clone() };
             let name = placed.name();
             own_new(&mut batch, &object.extents, owner);
-            current.replace(&mut batch, New::Object(placed, owner), &[])?;
+            current.replace(&mut batch, New::Object(Box::new(placed), owner), &[])?;
             if self.committed(batch).await? {
                 return Ok(name);
             }
@@ -110,7 +110,7 @@ impl Catalog {
             let owner = Owner::Version(version);
             let placed = Object { named, version, ..object.clone() };
             let name = placed.name();
-            current.replace(&mut batch, New::Object(placed, owner), &object.extents)?;
+            current.replace(&mut batch, New::Object(Box::new(placed), owner), &object.extents)?;
             for extent in &object.extents {
                 let owned = key::chunk_owner(extent.chunk.id, owner);
                 batch.put(owned, row::encode_extent(extent));

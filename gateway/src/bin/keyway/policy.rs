@@ -26,7 +26,7 @@ pub(crate) struct Args {
 enum Command {
     Test(Box<Test>),
     /// The policies that a tenant's users and groups may have.
-    Stored(accounts::StoredPolicy),
+    Stored(Box<accounts::StoredPolicy>),
     /// Prints what policies may name (docs/policy-reference.md).
     Reference,
 }
