@@ -23,6 +23,7 @@ mod answer;
 mod body;
 mod buckets;
 mod checksums;
+mod claim;
 mod conditions;
 pub mod config;
 mod configuration;
@@ -60,6 +61,7 @@ use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 use keyway_proto::TenantId;
 
+use crate::audit::Audit;
 use crate::control::admin::Administration;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
@@ -79,6 +81,8 @@ pub struct S3State {
     pub credentials: Arc<dyn CredentialStore>,
     /// Who administers them, where they can be administered.
     pub administration: Option<Administration>,
+    /// Where refusals, changes and transfers are told.
+    pub audit: Audit,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Woken when there is too little space for what is to be written.
@@ -113,6 +117,7 @@ struct Core {
     default_etag: EtagPolicy,
     maintenance: Option<Arc<Maintenance>>,
     credentials: Arc<dyn CredentialStore>,
+    audit: Audit,
     /// Whose buckets are meant by who neither signs nor names an owner.
     public_tenant: TenantId,
     rules: access::RuleBook,

@@ -60,6 +60,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         default_etag: config.default_etag_policy.into(),
         maintenance: state.maintenance,
         credentials: Arc::clone(&state.credentials),
+        audit: state.audit.clone(),
         public_tenant: TenantId(config.public_tenant),
         rules: RuleBook::default(),
         sessions: Sessions::default(),
@@ -76,7 +77,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     let lenient = LenientReads { core, gate, domains: domains.clone() };
     builder.set_route(Routes { control, lenient });
     builder.set_host(domains.clone());
-    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml };
+    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, audit: state.audit };
     Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 
