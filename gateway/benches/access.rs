@@ -154,6 +154,7 @@ fn requests(c: &mut Criterion) {
         nodes,
         credentials: Arc::new(accounts),
         administration: None,
+        audit: Default::default(),
         clock: Arc::new(SystemClock),
         maintenance: None,
     };

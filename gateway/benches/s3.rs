@@ -106,6 +106,7 @@ fn requests(c: &mut Criterion) {
         credentials: Arc::new(OneKey),
         clock: Arc::new(SystemClock),
         administration: None,
+        audit: Default::default(),
         maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! [`serve()`] composes all of it from a [`Config`]; [`server`] speaks HTTP, [`s3`] holds the
 //! S3 operations over the catalog and [`node`] the storage nodes that they send their plans
-//! to, [`control`] opens sessions with them, [`accounts`] knows who there is, [`maintenance`]
+//! to, [`control`] opens sessions with them, [`accounts`] knows who there is, [`audit`] what they were
+//! refused, [`maintenance`]
 //! releases what nothing names any more, [`admin`] answers operators,
 //! [`doctor`] and [`pki`] help them, and [`telemetry`] tells what happens.
 //!
@@ -13,6 +14,7 @@
 
 pub mod accounts;
 pub mod admin;
+pub mod audit;
 pub mod config;
 mod configuration;
 pub mod control;

@@ -8,6 +8,8 @@
 mod accounts;
 #[path = "tenants/attacks.rs"]
 mod attacks;
+#[path = "tenants/audit.rs"]
+mod audit;
 #[path = "tenants/buckets.rs"]
 mod buckets;
 #[path = "tenants/cutoff.rs"]

@@ -53,6 +53,8 @@ section! {
         pub cluster: Cluster = Cluster::default(),
         /// What runs beside the requests.
         pub maintenance: Maintenance = Maintenance::default(),
+        /// The audit log.
+        pub audit: Audit = Audit::default(),
         /// The root tenant.
         pub root: Root = Root::default(),
         /// Logs, metrics and traces.
@@ -114,6 +116,15 @@ section! {
     pub struct Runtime {
         /// Threads that run requests. Unset: one per core.
         pub worker_threads: Option<usize> = None,
+    }
+
+    /// The audit log: what was refused, changed and moved, in lines that hold each other.
+    pub struct Audit {
+        /// Whether it is written.
+        pub enabled: bool = true,
+        /// The file. Unset: `audit.jsonl` in the data directory. It grows, and is verified whole
+        /// at each start; move it away while the server is stopped to begin another.
+        pub file: Option<PathBuf> = None,
     }
 
     /// The embedded metadata store.

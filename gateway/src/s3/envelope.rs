@@ -14,12 +14,14 @@ use s3s::service::S3Service;
 use s3s::{Body, S3Error, S3ErrorCode, StdError};
 
 use super::checksums::Declared;
+use super::claim::Claim;
 use super::cors::{self, Cors};
 use super::errors::{self, Failure};
 use super::host::BaseDomains;
 use super::rdma::Lent;
 use super::service::RequestId;
 use super::{framing, signed};
+use crate::audit::Audit;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -38,6 +40,7 @@ pub(super) struct Surroundings {
     pub(super) domains: BaseDomains,
     pub(super) xml_max_bytes: usize,
     pub(super) cors: Cors,
+    pub(super) audit: Audit,
 }
 
 /// Answers one request.
@@ -57,6 +60,7 @@ pub(super) async fn call(
     let head_only = request.method() == Method::HEAD;
     let told = surroundings.cors.told(&request).await;
     let lent = Lent::begin(&mut request);
+    let claim = Claim::of(&request, &id);
     let mut response = match refuse_early(&request) {
         Some(error) => refused(error),
         None if cors::is_preflight(&request) => match surroundings.cors.preflight(&request).await {
@@ -69,6 +73,9 @@ pub(super) async fn call(
         // The cause is logged where it is known, under the same id; some of the protocol
         // layer's are not.
         tracing::error!(request_id = %id, "answered with an internal error");
+    }
+    if response.status().is_client_error() {
+        claim.judge(&response, &surroundings.audit);
     }
     if response.status().is_client_error() || response.status().is_server_error() {
         name_request(&mut response, &id, head_only);

@@ -25,6 +25,7 @@ mod attributes;
 mod body;
 mod buckets;
 mod checksums;
+mod claim;
 mod conditions;
 pub mod config;
 mod configuration;
@@ -67,6 +68,7 @@ use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 use keyway_proto::TenantId;
 
+use crate::audit::Audit;
 use crate::control::admin::Administration;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
@@ -86,6 +88,8 @@ pub struct S3State {
     pub credentials: Arc<dyn CredentialStore>,
     /// Who administers them, where they can be administered.
     pub administration: Option<Administration>,
+    /// Where refusals, changes and transfers are told.
+    pub audit: Audit,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Woken when there is too little space for what is to be written.
@@ -120,6 +124,7 @@ struct Core {
     default_etag: EtagPolicy,
     maintenance: Option<Arc<Maintenance>>,
     credentials: Arc<dyn CredentialStore>,
+    audit: Audit,
     /// Whose buckets are meant by who neither signs nor names an owner.
     public_tenant: TenantId,
     rules: access::RuleBook,

@@ -22,6 +22,7 @@ use super::gather;
 use super::lenient::LenientReads;
 use super::prefetch;
 use super::service::RequestId;
+use crate::audit::Event;
 use crate::control::admin::{
     ADMIN_DOCUMENT_BYTES_MAX, AdminAnswer, AdminCall, AdminError, Administration, Verb,
 };
@@ -118,7 +119,24 @@ impl ControlRoute {
 
     /// The administration. Its refusals are documents of its own.
     async fn administer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {
-        let answered = match self.administered(request).await? {
+        let caller = request.extensions.get::<Arc<Caller>>().cloned();
+        let (method, path) = (request.method.to_string(), request.uri.path().to_owned());
+        let answered = self.administered(request).await?;
+        if let Some(caller) = caller.filter(|_| method != "GET") {
+            self.core.audit.tell(Event::Administered {
+                caller: caller.name(),
+                access_key: caller.access_key(),
+                method,
+                path,
+                status: match &answered {
+                    Ok(answer) => answer.status.as_u16(),
+                    Err(error) => error.told().0.as_u16(),
+                },
+                sessions_closed: answered.as_ref().map_or(0, |answer| answer.cut.sessions),
+                request: caller.request(),
+            });
+        }
+        let answered = match answered {
             Ok(answer) => {
                 let mut response = S3Response::with_status(Body::from(answer.json), answer.status);
                 let closed = HeaderValue::from(answer.cut.sessions);
@@ -179,6 +197,19 @@ impl ControlRoute {
             caller.may_in_tenant(Action::OpenSession)?;
         }
         let answer = self.control.answer(owner.clone(), call, document).await?;
+        let session = match call {
+            Call::CloseSession(session) => Some((session, "closed")),
+            _ => answer.opened.map(|opened| (opened.session, "opened")),
+        };
+        if let Some((session, what)) = session {
+            self.core.audit.tell(Event::Session {
+                caller: caller.name(),
+                access_key: caller.access_key(),
+                session: session.to_string(),
+                what,
+                request: caller.request(),
+            });
+        }
         if let Some(opened) = &answer.opened {
             let kind = opened.strength.map_or(SessionKind::Local, SessionKind::Verbs);
             self.core.sessions.opened(opened.session, kind);

@@ -61,6 +61,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         default_etag: config.default_etag_policy.into(),
         maintenance: state.maintenance,
         credentials: Arc::clone(&state.credentials),
+        audit: state.audit.clone(),
         public_tenant: TenantId(config.public_tenant),
         rules: RuleBook::default(),
         sessions: Sessions::default(),
@@ -82,7 +83,8 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     let lenient = LenientReads { core, gate, domains: domains.clone() };
     builder.set_route(Routes { control, lenient });
     builder.set_host(domains.clone());
-    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors };
+    let audit = state.audit;
+    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, audit };
     Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 

@@ -116,6 +116,15 @@ fn refuse_payload(headers: &HeaderMap) -> Option<S3Error> {
     ))
 }
 
+/// The access key that a request names as its own.
+pub(super) fn access_key(headers: &HeaderMap, query: &str) -> Option<String> {
+    let by_header =
+        authorization(headers).and_then(|text| component(text, "Credential").map(str::to_owned));
+    let credential = by_header.or_else(|| parameter(query, "X-Amz-Credential"))?;
+    // From the right: an id may have slashes.
+    credential.rsplitn(5, '/').nth(4).map(str::to_owned)
+}
+
 /// The names of the headers that a signature covers.
 pub(super) struct SignedNames(String);
 

@@ -106,6 +106,11 @@ impl DataDir {
         self.path.join("secrets.key")
     }
 
+    /// The audit log.
+    pub fn audit(&self) -> PathBuf {
+        self.path.join("audit.jsonl")
+    }
+
     /// The root tenant's sealed credentials.
     pub fn root_credentials(&self) -> PathBuf {
         self.path.join("root.sealed")

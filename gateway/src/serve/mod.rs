@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::accounts::AccountsError;
 use crate::admin::{self, Readiness};
+use crate::audit::AuditError;
 use crate::config::{Config, ConfigError, Tls};
 use crate::control::ROUTES;
 use crate::control::admin::Administration;
@@ -63,6 +64,9 @@ pub enum ServeError {
     /// The stored accounts cannot be used.
     #[error("cannot read who there is")]
     Accounts(#[source] AccountsError),
+    /// The audit log cannot be gone on with.
+    #[error("cannot use the audit log")]
+    Audit(#[source] AuditError),
     /// The metadata store did not open.
     #[error("cannot open the metadata store")]
     Meta(#[source] keyway_meta::MetaError),
@@ -213,6 +217,7 @@ async fn start(
     let store = open::metadata(&config.meta, &data, &metrics).await?;
     let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
     let catalog = Arc::new(Catalog::new(store));
+    let audit = open::audit(&config.audit, &data).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
     // Before the first request: what was lost with a memory must not be read.
@@ -225,6 +230,7 @@ async fn start(
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
+        audit,
         administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
         maintenance: Some(Arc::clone(&maintenance)),

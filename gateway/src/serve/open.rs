@@ -13,7 +13,8 @@ use keyway_proto::unit::GIB;
 use super::ServeError;
 use super::data_dir::DataDir;
 use crate::accounts::Accounts;
-use crate::config::{Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
+use crate::audit::Audit;
+use crate::config::{self, Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
 use crate::maintenance::MaintenanceConfig;
 use crate::node::Nodes;
 use crate::s3::SystemClock;
@@ -53,6 +54,16 @@ pub(super) async fn accounts(
     let clock = Arc::new(SystemClock);
     let accounts = Accounts::open(rows, Arc::new(key), root.clone(), clock, nodes.clone()).await;
     accounts.map(Arc::new).map_err(ServeError::Accounts)
+}
+
+/// Opens the audit log, all of which is read: not on a thread that serves.
+pub(super) async fn audit(config: &config::Audit, data: &DataDir) -> Result<Audit, ServeError> {
+    if !config.enabled {
+        return Ok(Audit::default());
+    }
+    let path = config.file.clone().unwrap_or_else(|| data.audit());
+    let opened = tokio::task::spawn_blocking(move || Audit::open(&path)).await;
+    opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Audit)
 }
 
 pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>, ServeError> {

@@ -95,6 +95,7 @@ impl Server {
             credentials: Arc::new(TwoKeys),
             clock: clock.clone(),
             administration: None,
+            audit: Default::default(),
             maintenance: None,
         };
         let service = service(state, &config).unwrap();

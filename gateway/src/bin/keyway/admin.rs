@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
-use crate::{accounts, apply, policy};
+use crate::{accounts, apply, audit, policy};
 
 /// Says who may do what, and helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
@@ -24,6 +24,7 @@ enum Command {
     Key(accounts::Keys),
     Policy(policy::Args),
     Apply(apply::Args),
+    Audit(audit::Args),
     /// Prints the OpenAPI document of the administration (docs/openapi.json).
     Openapi,
     Certs(Certs),
@@ -75,6 +76,7 @@ impl Args {
             Command::Key(keys) => keys.run(),
             Command::Policy(policy) => policy.run(),
             Command::Apply(apply) => apply.run(),
+            Command::Audit(audit) => audit.run(),
             Command::Openapi => {
                 let document = keyway_gateway::control::admin::openapi::document();
                 Ok(std::io::stdout().lock().write_all(document.as_bytes())?)

@@ -8,6 +8,7 @@
 mod accounts;
 mod admin;
 mod apply;
+mod audit;
 mod bench;
 mod client;
 mod completions;

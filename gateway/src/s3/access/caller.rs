@@ -14,6 +14,7 @@ use super::request::Request;
 use super::rules::Rules;
 use super::way::Way;
 use super::{Core, denied};
+use crate::audit::{self, Audit, Event};
 use crate::s3::errors::Failure;
 
 static NOBODY: LazyLock<Identity> = LazyLock::new(|| Identity::of(policy::Caller::anonymous()));
@@ -35,6 +36,8 @@ pub(in crate::s3) struct Caller {
     now: Timestamp,
     rules: Option<Rules>,
     source_rules: Option<Rules>,
+    audit: Audit,
+    request: audit::Request,
     /// What was allowed for a way other than HTTP.
     asked: Vec<(Action, Resource)>,
 }
@@ -55,8 +58,12 @@ impl Caller {
         tenant: TenantId,
         source_tenant: TenantId,
         now: Timestamp,
+        audit: Audit,
+        request: audit::Request,
     ) -> Self {
         Self {
+            audit,
+            request,
             tenant,
             source_tenant,
             principal,
@@ -83,6 +90,21 @@ impl Caller {
     /// The tenant in whose bounds the work counts: the caller's own, and the owner's for nobody.
     pub(in crate::s3) fn account(&self) -> TenantId {
         self.own_tenant().unwrap_or(self.tenant)
+    }
+
+    /// Who it is, in the audit log: the ARN.
+    pub(in crate::s3) fn name(&self) -> String {
+        self.identity().caller.to_string()
+    }
+
+    /// The access key that signed; nobody has one.
+    pub(in crate::s3) fn access_key(&self) -> Option<String> {
+        self.principal.as_ref().map(|principal| principal.access_key.to_string())
+    }
+
+    /// The request, in the audit log.
+    pub(in crate::s3) fn request(&self) -> audit::Request {
+        self.request.clone()
     }
 
     /// When it asks.
@@ -122,15 +144,12 @@ impl Caller {
     pub(super) fn take_way(&mut self, core: &Core, request: &Request) {
         let (Some(session), Some(gate)) = (request.session, request.gate) else { return };
         self.ways = core.sessions.ways(session);
-        if self.may_all(gate, &request.resource) {
+        let question = self.on_bucket(gate, &request.resource);
+        if self.ways.iter().all(|way| self.would(&question, way)) {
             return;
         }
         self.ways = vec![Way::HTTP];
         self.direct_forbidden = true;
-    }
-
-    fn may_all(&self, action: Action, resource: &Resource) -> bool {
-        self.may(&self.on_bucket(action, resource)).is_ok()
     }
 
     fn on_bucket<'a>(&'a self, action: Action, resource: &'a Resource) -> Question<'a> {
@@ -310,7 +329,12 @@ impl Caller {
         let resource = &Resource::bucket(&rules.bucket.name);
         let (owner, rules) = (Some(rules.bucket.tenant), Some(rules));
         let question = Question { action: Action::ListBucket, resource, owner, rules };
-        self.decide(&question, &Way::HTTP).is_ok()
+        self.would(&question, &Way::HTTP)
+    }
+
+    /// Whether it would be allowed: nobody has asked.
+    fn would(&self, question: &Question<'_>, way: &Way) -> bool {
+        self.verdict(question, self.context.clone(), way).is_ok()
     }
 
     fn decide(&self, question: &Question<'_>, way: &Way) -> Result<(), Failure> {
@@ -320,9 +344,29 @@ impl Caller {
     fn decide_in(
         &self,
         question: &Question<'_>,
-        mut context: Context<'static>,
+        context: Context<'static>,
         way: &Way,
     ) -> Result<(), Failure> {
+        self.verdict(question, context, way).map_err(|reason| {
+            self.audit.tell(Event::Denied {
+                caller: self.name(),
+                access_key: self.access_key(),
+                action: question.action.name(),
+                resource: question.resource.as_str().to_owned(),
+                reason,
+                request: self.request.clone(),
+            });
+            denied()
+        })
+    }
+
+    /// The decision; where it is a denial, what denied.
+    fn verdict(
+        &self,
+        question: &Question<'_>,
+        mut context: Context<'static>,
+        way: &Way,
+    ) -> Result<(), String> {
         way.tell(&mut context);
         let identity = self.identity();
         let request = policy::Request {
@@ -341,15 +385,7 @@ impl Caller {
         };
         match evaluate(&request, &policies) {
             Decision::Allow(_) => Ok(()),
-            decision @ Decision::Deny(_) => {
-                tracing::debug!(
-                    caller = %identity.caller,
-                    action = %question.action,
-                    resource = %question.resource,
-                    %decision,
-                );
-                Err(denied())
-            }
+            Decision::Deny(by) => Err(by.to_string()),
         }
     }
 }

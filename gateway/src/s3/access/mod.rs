@@ -43,6 +43,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use super::errors::Failure;
 use super::signed::SignedNames;
 use super::{Core, resolve};
+use crate::audit;
 use crate::server::RequestInfo;
 use request::Request;
 
@@ -155,7 +156,12 @@ impl Gate {
         }
         let now = i64::try_from(self.core.clock.now().0).unwrap_or(i64::MAX);
         let now = Timestamp::from_millisecond(now).unwrap_or(Timestamp::MAX);
-        Ok(Caller::new(principal, tenant, source_tenant, now))
+        let request = audit::Request {
+            request_id: seen.info.map(|info| info.id().to_string()),
+            remote: seen.info.map(|info| info.remote().to_string()),
+        };
+        let audit = self.core.audit.clone();
+        Ok(Caller::new(principal, tenant, source_tenant, now, audit, request))
     }
 
     fn principal(&self, credentials: &Credentials, seen: &Seen<'_>) -> Result<Principal, Failure> {

@@ -37,6 +37,7 @@ use super::Core;
 use super::access::Caller;
 use super::errors::Failure;
 use super::etag;
+use crate::audit::Event;
 
 pub(super) use answer::{DECLINED, REPLY};
 pub use counts::{DirectCounts, DirectStats};
@@ -83,6 +84,20 @@ async fn transfer(
     offered.lent.settle(transferred.key);
     let path = transferred.moved.as_ref().ok().map(|receipt| receipt.path);
     core.direct_counts.count_transfer(path, transferred.key);
+    core.audit.tell(Event::Key {
+        caller: caller.name(),
+        access_key: caller.access_key(),
+        session: plan.session().to_string(),
+        work: match plan.work {
+            DirectWork::Get(..) => "get",
+            DirectWork::Put(_) => "put",
+            DirectWork::Gather(..) => "ranges",
+        },
+        path: path.map(TransferPath::as_str),
+        bytes: transferred.moved.as_ref().map_or(0, |receipt| receipt.bytes),
+        key: transferred.key.as_str(),
+        request: caller.request(),
+    });
     let receipt = match transferred.moved {
         Ok(receipt) => receipt,
         Err(error) => {
