@@ -3,7 +3,7 @@
 //! A browser asks first (a preflight, which is never signed) or sends the request and looks at the
 //! answer's headers; both are decided by the bucket's first rule that fits. A preflight names no
 //! tenant unless its address is presigned: without a known access key the bucket is looked for
-//! among those of the first tenant.
+//! among those of `s3.public_tenant`.
 
 use std::sync::Arc;
 
@@ -280,7 +280,7 @@ impl Cors {
         let presigned = || query.split('&').find_map(|pair| pair.strip_prefix("X-Amz-Credential="));
         let key = named.or_else(presigned).and_then(|text| text.split(['/', '%']).next());
         let credential = key.and_then(|key| self.credentials.find(key));
-        credential.map_or(TenantId::ROOT, |credential| credential.principal.tenant)
+        credential.map_or(self.core.public_tenant, |credential| credential.principal.tenant)
     }
 }
 
