@@ -184,7 +184,8 @@ impl Audit {
         }
         let (waiting, events) = mpsc::sync_channel(WAITING_MAX);
         let lost = Arc::<AtomicU64>::default();
-        let writer = Writer { file, chain: read.chain, lost: Arc::clone(&lost) };
+        let length = file.metadata()?.len();
+        let writer = Writer { file, length, chain: read.chain, lost: Arc::clone(&lost) };
         let writer = std::thread::Builder::new()
             .name("keyway-audit".to_owned())
             .spawn(move || writer.run(&events))?;
@@ -217,6 +218,8 @@ impl Drop for Inner {
 
 struct Writer {
     file: File,
+    /// Bytes of whole lines.
+    length: u64,
     chain: Chain,
     lost: Arc<AtomicU64>,
 }
@@ -228,18 +231,9 @@ impl Writer {
         loop {
             match events.recv_timeout(SYNC) {
                 Ok(told) => {
-                    let mut lines = self.chain.line(&told);
-                    lines.extend(
-                        events.try_iter().take(WAITING_MAX).flat_map(|told| self.chain.line(&told)),
-                    );
-                    let lost = self.lost.swap(0, Ordering::Relaxed);
-                    if lost > 0 {
-                        let event = Event::Lost { events: lost };
-                        lines.extend(self.chain.line(&Told { at: Timestamp::now(), event }));
-                    }
-                    if let Err(error) = self.file.write_all(&lines) {
-                        tracing::error!(%error, "the audit log cannot be written");
-                    }
+                    let more = events.try_iter().take(WAITING_MAX);
+                    let told: Vec<Told> = std::iter::once(told).chain(more).collect();
+                    self.write(&told);
                     dirty = true;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -251,6 +245,29 @@ impl Writer {
             }
         }
         self.sync();
+    }
+
+    fn write(&mut self, told: &[Told]) {
+        let before = self.chain.clone();
+        let mut lines = Vec::new();
+        for told in told {
+            lines.extend(self.chain.line(told));
+        }
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let event = Event::Lost { events: lost };
+            lines.extend(self.chain.line(&Told { at: Timestamp::now(), event }));
+        }
+        match self.file.write_all(&lines) {
+            Ok(()) => self.length += lines.len() as u64,
+            Err(error) => {
+                tracing::error!(%error, "the audit log cannot be written");
+                // A part may be there, which no line can follow.
+                let _ = self.file.set_len(self.length);
+                self.chain = before;
+                self.lost.fetch_add(lost + told.len() as u64, Ordering::Relaxed);
+            }
+        }
     }
 
     fn sync(&self) {
