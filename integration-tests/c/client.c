@@ -115,14 +115,15 @@ static void objects(const keyway_client *client)
 static void memory_first(const keyway_client *client)
 {
     uint64_t lost = 7;
-    char back[4];
+    unsigned char *data = noise(MIB), *back = calloc(1, MIB);
     keyway_put_options put = KEYWAY_INIT(keyway_put_options);
     keyway_result result = KEYWAY_INIT(keyway_result);
     put.flags = KEYWAY_MEMORY_FIRST;
-    CHECK(keyway_put(client, "s3://client/first", "four", 4, &put, &result, &error) == 4);
+    CHECK(keyway_put(client, "s3://client/first", data, MIB, &put, &result, &error) ==
+          (int64_t)MIB);
     CHECK(result.durability == 1);
-    CHECK(keyway_get(client, "s3://client/first", back, 4, NULL, NULL, &error) == 4);
-    CHECK(memcmp(back, "four", 4) == 0);
+    CHECK(keyway_get(client, "s3://client/first", back, MIB, NULL, NULL, &error) == (int64_t)MIB);
+    CHECK(memcmp(back, data, MIB) == 0);
     /* The service may have been done with it before it was asked. */
     int64_t durable = keyway_flush(client, "s3://client/first", 30000, &lost, &error);
     CHECK((durable == 0 || durable == 1) && lost == 0);
@@ -132,6 +133,12 @@ static void memory_first(const keyway_client *client)
     CHECK(keyway_put(client, "s3://client/first", "more", 4, &put, NULL, &error) == -ESTALE);
     put.flags = 4;
     CHECK(keyway_put(client, "s3://client/first", "more", 4, &put, NULL, &error) == -EINVAL);
+    /* Small objects are on the device at once. */
+    put.flags = KEYWAY_MEMORY_FIRST;
+    CHECK(keyway_put(client, "s3://client/small", "four", 4, &put, &result, &error) == 4);
+    CHECK(result.durability == 0);
+    free(data);
+    free(back);
     step("memory first");
 }
 

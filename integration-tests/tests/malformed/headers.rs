@@ -92,7 +92,7 @@ fn ranges() -> Vec<Case> {
 fn values() -> Vec<Case> {
     let fields: [(&str, &str, &str, u16, &'static str); 12] = [
         ("copy source without key", "x-amz-copy-source", "malformed", 400, "InvalidArgument"),
-        ("copy source empty", "x-amz-copy-source", "", 400, "InvalidRequest"),
+        ("copy source empty", "x-amz-copy-source", "", 400, "InvalidArgument"),
         ("copy source with bad escapes", "x-amz-copy-source", "malformed/%zz%f", 404, "NoSuchKey"),
         ("copy source of no bucket", "x-amz-copy-source", "nosuch-bucket/key", 404, "NoSuchBucket"),
         ("copy source of no key", "x-amz-copy-source", "malformed/nothing", 404, "NoSuchKey"),

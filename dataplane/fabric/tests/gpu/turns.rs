@@ -50,15 +50,16 @@ async fn a_stream_waits_for_the_end_of_the_turn() {
 }
 
 /// More turns at a time than a page has words, on streams that each take some of them, ended in
-/// any order.
+/// any order. Few streams with few turns each: what waits on them all shares the driver's eight
+/// queues, and one that is full holds up whoever asks for more.
 #[tokio::test]
 async fn turns_may_end_in_any_order() {
     let Some(gpu) = gpu() else { return };
     let raw = Raw::of(&gpu);
-    let streams: Vec<_> = (0..10).map(|_| raw.stream()).collect();
+    let streams: Vec<_> = (0..6).map(|_| raw.stream()).collect();
     // SAFETY: the stream lives.
-    let take = |turn: usize| unsafe { StreamTurn::take(&gpu, streams[turn % 10] as u64) }.unwrap();
-    let mut turns: Vec<_> = (0..1500).map(take).collect();
+    let take = |turn: usize| unsafe { StreamTurn::take(&gpu, streams[turn % 6] as u64) }.unwrap();
+    let mut turns: Vec<_> = (0..600).map(take).collect();
     turns.first().unwrap().begun().await.unwrap();
     fastrand::Rng::with_seed(4).shuffle(&mut turns);
     drop(turns);
