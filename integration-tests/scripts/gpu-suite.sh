@@ -18,6 +18,9 @@ mkdir -p "$logs"
 # What the machine says of other services is not meant here.
 unset AWS_ENDPOINT_URL AWS_CA_BUNDLE AWS_SESSION_TOKEN AWS_PROFILE
 export KEYWAY_BINARY="$here/keyway"
+# One test at a time: tests of one process share the GPU's context, where freeing memory waits for
+# all streams, those included that another test holds up.
+export RUST_TEST_THREADS=1
 
 row() { printf '%-24s %7s %7s %8s  %s\n' "$@"; }
 
