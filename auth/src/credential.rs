@@ -127,6 +127,11 @@ pub trait CredentialStore: Send + Sync + 'static {
     /// sign now.
     fn find(&self, id: &str) -> Option<Credential>;
 
+    /// The key with this id has signed a request, as was verified.
+    fn used(&self, id: &str) {
+        let _ = id;
+    }
+
     /// What holds for all of a tenant's buckets, whoever asks.
     fn terms(&self, tenant: TenantId) -> Terms {
         let _ = tenant;

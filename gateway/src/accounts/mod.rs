@@ -175,14 +175,18 @@ impl CredentialStore for Accounts {
         }
         let now = self.clock.now();
         match self.directory.load().find(id, timestamp(now)) {
-            Ok(credential) => {
-                self.used.touch(id, now);
-                Some(credential)
-            }
+            Ok(credential) => Some(credential),
             Err(why) => {
                 tracing::debug!(access_key = id, %why, "a key was refused");
                 None
             }
+        }
+    }
+
+    fn used(&self, id: &str) {
+        // The root's is configured and not kept.
+        if !self.is_root_key(id) {
+            self.used.touch(id, self.clock.now());
         }
     }
 

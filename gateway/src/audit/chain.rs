@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The hash is SHA-256 over the line's bytes up to `,"hash":`; the first line's `previous` is 64
-//! zeros. So lines are verified as they stand, whatever wrote them.
+//! zeros. So lines are verified as they stand, whatever wrote them. A file that goes on from another
+//! one begins with the number and the hash that follow there.
 
 use std::io::{self, BufRead};
 
@@ -37,6 +38,8 @@ pub struct Verified {
     pub lines: u64,
     /// Bytes of a last line that was not finished.
     pub unfinished: u64,
+    /// What its first line goes on from.
+    pub first: Chain,
     /// Where the log ends.
     pub chain: Chain,
 }
@@ -87,13 +90,23 @@ impl Chain {
         text.into_bytes()
     }
 
+    /// Whether this is before all lines.
+    pub fn is_beginning(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The number of the next line.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The hash of the last line: noted elsewhere, it shows whether the end was cut off.
     pub fn last(&self) -> &str {
         &self.last
     }
 }
 
-/// Verifies a log from its beginning.
+/// Verifies a file of a log. Whether it goes on from the right one, [`Verified::first`] tells.
 ///
 /// # Errors
 /// The first [`Flaw`].
@@ -121,6 +134,10 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Flaw> {
         let whole = text.len() == said.len() + HASH.len() + 64 + END.len();
         if !whole || hex::encode(Sha256::digest(said)) != links.hash {
             return Err(Flaw::Changed(number));
+        }
+        if verified.lines == 0 {
+            verified.first = Chain { number: links.number, last: links.previous.clone() };
+            verified.chain = verified.first.clone();
         }
         let chain = &mut verified.chain;
         if links.number != chain.number || links.previous != chain.last {
@@ -151,11 +168,11 @@ mod tests {
         let without = |at: usize| {
             let mut rest = lines.clone();
             rest.remove(at);
-            verify(&*rest.concat()).map(|found| found.lines)
+            verify(&*rest.concat()).map(|found| (found.lines, found.first.number()))
         };
-        assert!(matches!(without(0), Err(Flaw::Broken(1))));
+        assert!(matches!(without(0), Ok((3, 1))), "it goes on from a line that is elsewhere");
         assert!(matches!(without(2), Err(Flaw::Broken(3))));
-        assert!(matches!(without(3), Ok(3)), "the end alone can be cut off");
+        assert!(matches!(without(3), Ok((3, 0))), "the end alone can be cut off");
         let mut moved = lines.clone();
         moved.swap(1, 2);
         assert!(matches!(verify(&*moved.concat()), Err(Flaw::Broken(2))));

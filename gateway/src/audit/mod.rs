@@ -1,5 +1,6 @@
-//! The audit log: what was refused, what was changed, and what keys moved, in a file that only
-//! grows.
+//! The audit log: what was refused, what was changed, and what keys moved, in files that are only
+//! added to. One that is long enough is put aside, `audit.jsonl.1` and so on, and the next goes on
+//! from its last line; the oldest goes.
 //!
 //! A line is a JSON object. Each has its number, the hash of the line before it, and its own hash
 //! over both and all that it says: so a line that is changed, left out, put in or moved shows
@@ -16,7 +17,7 @@ pub mod chain;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -168,16 +169,40 @@ pub enum AuditError {
     Chain(#[from] Flaw),
 }
 
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes from which on a file is put aside.
+    pub file_bytes: u64,
+    /// Files that are kept beside the one that is written.
+    pub files: u32,
+}
+
 impl Audit {
-    /// Opens the log of this file, making it (mode 0600) where there is none. All of it is
-    /// verified first.
+    /// Opens the log of this file, making it (mode 0600) where there is none. All of the file is
+    /// verified first, and that it goes on from the one put aside last.
     ///
     /// # Errors
     /// [`AuditError`].
-    pub fn open(path: &Path) -> Result<Self, AuditError> {
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).append(true).create(true).mode(0o600).open(path)?;
-        let read = chain::verify(BufReader::new(&mut file))?;
+    pub fn open(path: &Path, limits: Limits) -> Result<Self, AuditError> {
+        let mut file = open(path)?;
+        let mut read = chain::verify(BufReader::new(&mut file))?;
+        match File::open(aside(path, 1)) {
+            Ok(before) => {
+                let before = chain::verify(BufReader::new(before))?;
+                if read.lines == 0 {
+                    read.chain = before.chain;
+                } else if read.first != before.chain {
+                    return Err(Flaw::Broken(1).into());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !read.first.is_beginning() {
+                    tracing::warn!("what was before the audit log's first line is elsewhere");
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
         if read.unfinished > 0 {
             let whole = file.seek(SeekFrom::End(0))? - read.unfinished;
             file.set_len(whole)?;
@@ -185,7 +210,14 @@ impl Audit {
         let (waiting, events) = mpsc::sync_channel(WAITING_MAX);
         let lost = Arc::<AtomicU64>::default();
         let length = file.metadata()?.len();
-        let writer = Writer { file, length, chain: read.chain, lost: Arc::clone(&lost) };
+        let writer = Writer {
+            path: path.to_owned(),
+            limits,
+            file,
+            length,
+            chain: read.chain,
+            lost: Arc::clone(&lost),
+        };
         let writer = std::thread::Builder::new()
             .name("keyway-audit".to_owned())
             .spawn(move || writer.run(&events))?;
@@ -216,7 +248,20 @@ impl Drop for Inner {
     }
 }
 
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+}
+
+/// The name of a file that was put aside: the youngest has number 1.
+fn aside(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
 struct Writer {
+    path: PathBuf,
+    limits: Limits,
     file: File,
     /// Bytes of whole lines.
     length: u64,
@@ -259,7 +304,14 @@ impl Writer {
             lines.extend(self.chain.line(&Told { at: Timestamp::now(), event }));
         }
         match self.file.write_all(&lines) {
-            Ok(()) => self.length += lines.len() as u64,
+            Ok(()) => {
+                self.length += lines.len() as u64;
+                if self.length >= self.limits.file_bytes
+                    && let Err(error) = self.put_aside()
+                {
+                    tracing::error!(%error, "the audit log cannot be put aside, and grows on");
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, "the audit log cannot be written");
                 // A part may be there, which no line can follow.
@@ -268,6 +320,23 @@ impl Writer {
                 self.lost.fetch_add(lost + told.len() as u64, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Puts the file aside, and goes on in a new one.
+    fn put_aside(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if self.limits.files == 0 {
+            std::fs::remove_file(&self.path)?;
+        }
+        for number in (0..self.limits.files).rev() {
+            let from = if number == 0 { self.path.clone() } else { aside(&self.path, number) };
+            match std::fs::rename(from, aside(&self.path, number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        (self.file, self.length) = (open(&self.path)?, 0);
+        Ok(())
     }
 
     fn sync(&self) {
@@ -285,24 +354,46 @@ mod tests {
         Event::Lost { events }
     }
 
+    const LIMITS: Limits = Limits { file_bytes: 1 << 20, files: 2 };
+
+    #[test]
+    fn long_files_are_put_aside_and_gone_on_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        // Every batch fills its file; each log is closed, so that none is larger than one event.
+        for _ in 0..4 {
+            drop(Audit::open(&path, Limits { file_bytes: 1, files: 2 }).unwrap());
+        }
+        let read = |path: &Path| chain::verify(&*std::fs::read(path).unwrap()).unwrap();
+        let (older, younger) = (read(&aside(&path, 2)), read(&aside(&path, 1)));
+        assert_eq!((older.lines, younger.lines), (1, 1));
+        assert_eq!((older.first.number(), younger.first.clone()), (2, older.chain));
+        assert!(!aside(&path, 3).exists() && std::fs::read(&path).unwrap().is_empty());
+        drop(Audit::open(&path, LIMITS).unwrap());
+        assert_eq!(read(&path).first, younger.chain);
+        // A line between the two files is missing.
+        std::fs::write(aside(&path, 1), std::fs::read(aside(&path, 2)).unwrap()).unwrap();
+        assert!(matches!(Audit::open(&path, LIMITS), Err(AuditError::Chain(Flaw::Broken(1)))));
+    }
+
     #[test]
     fn a_log_goes_on_where_it_ended() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         for _ in 0..2 {
-            let audit = Audit::open(&path).unwrap();
+            let audit = Audit::open(&path, LIMITS).unwrap();
             audit.tell(lost(7));
         }
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 4);
         // A crash left a part of a line.
         std::fs::write(&path, format!("{text}{{\"number\":4,\"at")).unwrap();
-        drop(Audit::open(&path).unwrap());
+        drop(Audit::open(&path, LIMITS).unwrap());
         let read = chain::verify(&*std::fs::read(&path).unwrap()).unwrap();
         assert_eq!((read.lines, read.unfinished), (5, 0));
         // Somebody changed a word.
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen("\"events\":7", "\"events\":8", 1)).unwrap();
-        assert!(matches!(Audit::open(&path), Err(AuditError::Chain(_))));
+        assert!(matches!(Audit::open(&path, LIMITS), Err(AuditError::Chain(_))));
     }
 }

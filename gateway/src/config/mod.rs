@@ -122,9 +122,12 @@ section! {
     pub struct Audit {
         /// Whether it is written.
         pub enabled: bool = true,
-        /// The file. Unset: `audit.jsonl` in the data directory. It grows, and is verified whole
-        /// at each start; move it away while the server is stopped to begin another.
+        /// The file, which is verified at each start. Unset: `audit.jsonl` in the data directory.
         pub file: Option<PathBuf> = None,
+        /// Bytes from which on the file is put aside, as `FILE.1`, and another one begun.
+        pub file_bytes_max: u64 = 16 * MIB,
+        /// Files that are kept so; the oldest goes.
+        pub files_max: u32 = 8,
     }
 
     /// The embedded metadata store.

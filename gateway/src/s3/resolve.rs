@@ -21,7 +21,7 @@ pub(super) async fn bucket(
     name: &str,
     expected_owner: Option<&str>,
 ) -> Result<Bucket, Failure> {
-    of_tenant(core, caller.tenant, name, expected_owner).await
+    of_tenant(core, caller, caller.tenant, name, expected_owner).await
 }
 
 /// The bucket of this name, among those that the caller copies from.
@@ -34,13 +34,14 @@ pub(super) async fn source(
     name: &str,
     expected_owner: Option<&str>,
 ) -> Result<Bucket, Failure> {
-    of_tenant(core, caller.source_tenant, name, expected_owner).await
+    of_tenant(core, caller, caller.source_tenant, name, expected_owner).await
 }
 
 /// The header that names an owner has chosen the tenant already: it is compared once more, so
-/// that what was asked of policies is what is worked on.
+/// that what was asked of policies is what is worked on. So is the bucket's row.
 async fn of_tenant(
     core: &Core,
+    caller: &Caller,
     tenant: TenantId,
     name: &str,
     expected_owner: Option<&str>,
@@ -49,7 +50,10 @@ async fn of_tenant(
     if expected_owner.is_some_and(|owner| !is_owner(tenant, owner)) {
         return Err(Failure::code(S3ErrorCode::AccessDenied));
     }
-    Ok(core.catalog.bucket(tenant, &name).await?)
+    match caller.entered(tenant, &name) {
+        Some(bucket) => Ok(bucket.clone()),
+        None => Ok(core.catalog.bucket(tenant, &name).await?),
+    }
 }
 
 /// The object key, byte for byte.

@@ -13,7 +13,7 @@ use keyway_proto::unit::GIB;
 use super::ServeError;
 use super::data_dir::DataDir;
 use crate::accounts::Accounts;
-use crate::audit::Audit;
+use crate::audit::{Audit, Limits};
 use crate::config::{self, Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
 use crate::maintenance::MaintenanceConfig;
 use crate::node::Nodes;
@@ -62,7 +62,8 @@ pub(super) async fn audit(config: &config::Audit, data: &DataDir) -> Result<Audi
         return Ok(Audit::default());
     }
     let path = config.file.clone().unwrap_or_else(|| data.audit());
-    let opened = tokio::task::spawn_blocking(move || Audit::open(&path)).await;
+    let limits = Limits { file_bytes: config.file_bytes_max, files: config.files_max };
+    let opened = tokio::task::spawn_blocking(move || Audit::open(&path, limits)).await;
     opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Audit)
 }
 

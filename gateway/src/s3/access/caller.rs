@@ -7,7 +7,7 @@ use keyway_auth::policy::{
     Action, Context, Decision, Key, On, Policies, Policy, PublicAccessBlock, Resource, evaluate,
 };
 use keyway_auth::{Identity, Principal, policy};
-use keyway_meta::CatalogError;
+use keyway_meta::{Bucket, CatalogError};
 use keyway_proto::{BucketName, SessionOwner, TenantId};
 
 use super::request::Request;
@@ -137,6 +137,12 @@ impl Caller {
             self.source_rules = core.rules.of(core, self.source_tenant, bucket).await?;
         }
         Ok(())
+    }
+
+    /// A bucket whose rules were read.
+    pub(in crate::s3) fn entered(&self, tenant: TenantId, name: &BucketName) -> Option<&Bucket> {
+        let read = self.rules.iter().chain(&self.source_rules).map(|rules| &rules.bucket);
+        read.into_iter().find(|bucket| bucket.tenant == tenant && bucket.name == *name)
     }
 
     /// Decides by which way the bytes are to go: past HTTP where the token's session is known

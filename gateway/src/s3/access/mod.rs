@@ -15,8 +15,9 @@
 //! Every question is put before the operation begins, but for what only the document names: the
 //! keys of DeleteObjects, the region of CreateBucket, and what control endpoints are asked for.
 //!
-//! Cost of a GET's: one look-up of the key, two reads of rows in redb's last snapshot (the bucket's
-//! and its policy's), the context (about a dozen values), one pass over the statements.
+//! Cost of a GET's: one look-up of the key, three reads of rows in redb's last snapshot (the bucket's,
+//! which the operation goes on with, its policy's and its public-access block's), the context (about
+//! a dozen values), one pass over the statements.
 //! `cargo bench -p keyway-gateway --bench access` tells.
 
 mod caller;
@@ -173,6 +174,7 @@ impl Gate {
                 "There were headers present in the request which were not signed",
             ));
         }
+        self.core.credentials.used(&credentials.access_key);
         Ok(principal)
     }
 }

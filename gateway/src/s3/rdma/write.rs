@@ -27,8 +27,8 @@ const OF_BODIES: [HeaderName; 3] = [
 ///
 /// # Errors
 /// `InvalidRDMAToken` for a malformed token, [`Failure::RdmaDeclined`] for one that is not of
-/// a session, or whose use a policy forbids, `InvalidRequest` for a request that has a body besides, or speaks of one, and
-/// `EntityTooLarge`.
+/// a session, or whose use a policy forbids, `InvalidRequest` for a request that has a body
+/// besides, or speaks of one, and `EntityTooLarge`.
 pub(in crate::s3) fn offered_write(
     core: &Core,
     headers: &HeaderMap,
