@@ -30,7 +30,7 @@ case $mode in
   *) die "usage: gpu.sh run | gpu.sh pack [FOLDER]" ;;
 esac
 # The whole workspace, as `make test` builds it: the same features, nothing twice.
-cargo build --ignore-rust-version --workspace --lib --bins
+cargo build --ignore-rust-version --workspace --lib --bins --tests
 built=$(cargo test --ignore-rust-version --workspace --no-run --message-format=json \
   --test gpu "${integration[@]/#/--test=}")
 

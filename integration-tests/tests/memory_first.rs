@@ -63,7 +63,7 @@ async fn around<M>(
     let flushed = client.flush().bucket(&bucket).await?;
     ensure!(flushed.lost == 0 && flushed.pending == 0, "{flushed:?}");
     for bytes in SIZES {
-        let got = client.get_object(&bucket, &bytes.to_string()).bytes().await?;
+        let got = reader.get_object(&bucket, &bytes.to_string()).bytes().await?;
         ensure!(got.target == payload(bytes as u64, bytes), "{bytes}: other bytes");
     }
     Ok(())

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use keyway_fabric::gpu::StreamTurn;
-use keyway_fabric::memory::DeviceBuffer;
+use keyway_fabric::memory::{CopyBatch, CopyQueue, DeviceBuffer};
 
 use crate::gpu;
 use crate::raw::Raw;
@@ -69,4 +70,36 @@ async fn turns_may_end_in_any_order() {
         // SAFETY: made above; nothing is under way.
         unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
     }
+}
+
+/// Freeing memory waits for all work of the context, an open turn included. The transfer that the
+/// turn is of must end nevertheless, whichever thread frees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_does_not_hold_up_an_open_turn() {
+    let Some(gpu) = gpu() else { return };
+    let queue = CopyQueue::open(&gpu).unwrap();
+    let raw = Raw::of(&gpu);
+    let (stream, other) = (raw.stream(), raw.alloc(BYTES));
+    let mut target = DeviceBuffer::alloc(&gpu, BYTES).unwrap();
+    // SAFETY: the stream lives.
+    let turn = unsafe { StreamTurn::take(&gpu, stream as u64) }.unwrap();
+    turn.begun().await.unwrap();
+    let freeing = std::thread::spawn({
+        let gpu = std::sync::Arc::clone(&gpu);
+        move || Raw::of(&gpu).free(other)
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    println!("the free waits for the turn: {}", !freeing.is_finished());
+    let mut batch = CopyBatch::new();
+    let slice = target.slice_mut(..).unwrap();
+    batch.into_device(Bytes::from(crate::noise(BYTES, 9)), slice.address());
+    batch.keep(std::sync::Arc::new(slice));
+    let copied = tokio::time::timeout(Duration::from_secs(5), queue.submit(batch)).await;
+    drop(turn);
+    tokio::task::spawn_blocking(move || freeing.join().unwrap()).await.unwrap();
+    copied.expect("the copy waited for the free").result.unwrap();
+    // SAFETY: the stream lives.
+    unsafe { raw.cuda.stream_synchronize(stream) }.unwrap();
+    // SAFETY: made above; nothing is under way.
+    unsafe { raw.cuda.stream_destroy(stream) }.unwrap();
 }
