@@ -298,6 +298,11 @@ impl Ticket {
         }
     }
 
+    /// Whether the node is on this host.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.slot.way, Way::Door(_))
+    }
+
     /// The service does not know the session any more.
     pub(super) fn forgotten(&self) {
         self.session.forget();

@@ -237,8 +237,7 @@ impl Place {
     async fn part(&self, number: u16, run: &Run<'_>, meter: &Meter) -> Result<Part, ClientError> {
         let mut call = self.call(Method::PUT);
         call.query = call.query.with("partNumber", &number.to_string());
-        ask(&mut call, self.durability)?;
-        let sent = send(&self.client, call, run, meter).await?;
+        let sent = send(&self.client, call, run, self.durability, meter).await?;
         confirmed(sent.sum, sent.crc64nvme.as_deref())?;
         let etag = sent.etag.ok_or_else(|| Malformed::new("a part without an ETag"))?;
         let (sum, retries, travelled) = (sent.sum, sent.retries, sent.travelled);

@@ -277,8 +277,7 @@ impl PutObject {
         let mut call = Call::object(Method::PUT, &self.bucket, &self.key);
         call.headers = self.headers;
         call.headers.extend(self.condition);
-        ask(&mut call, self.durability)?;
-        let sent = send(&self.client, call, &source.whole(), meter).await?;
+        let sent = send(&self.client, call, &source.whole(), self.durability, meter).await?;
         Ok(PutOutcome {
             bytes: source.bytes(),
             path: sent.travelled.path,

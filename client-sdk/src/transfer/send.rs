@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyway_proto::key::Direction;
-use keyway_proto::{Checksum, ChecksumKind, Durability};
+use keyway_proto::{Checksum, ChecksumKind, DigestSet, Durability};
 
-use super::put::told;
+use super::put::{ask, told};
 use super::source::{Body, Run};
 use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
@@ -35,8 +35,10 @@ pub(super) async fn send(
     client: &Client,
     mut call: Call,
     run: &Run<'_>,
+    durability: Durability,
     meter: &Meter,
 ) -> Result<Sent, ClientError> {
+    ask(&mut call, durability)?;
     let rdma = client.rdma();
     let mut fallbacks = Fallbacks::default();
     let ticket = if rdma.is_wanted(run.length) {
@@ -54,20 +56,37 @@ pub(super) async fn send(
         Some(_) => run.lendable(rdma.shares()).await?,
         None => run.body().await?,
     };
-    let sum = body.checksum(ChecksumKind::Crc64Nvme).await?;
-    call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
-    let sending = Sending { client, call, sum, meter, fallbacks, retries: client.retries() };
+    let mut sending =
+        Sending { client, call, sum: None, meter, fallbacks, retries: client.retries() };
     match (body, ticket) {
-        (Body::Lent(memory), Some(ticket)) => Box::pin(sending.lend(memory, ticket)).await,
-        (Body::Device(slice), Some(ticket)) => Box::pin(sending.lend(slice, ticket)).await,
+        (Body::Device(slice), Some(ticket)) => {
+            // The node digests the same memory before it answers from its own: the client's
+            // digest need not come first.
+            if durability == Durability::Disk || !ticket.is_local() {
+                sending.declare(&slice).await?;
+            }
+            Box::pin(sending.lend(slice, ticket)).await
+        }
+        (Body::Lent(memory), Some(ticket)) => {
+            sending.declare(&memory).await?;
+            Box::pin(sending.lend(memory, ticket)).await
+        }
         (body, _) => sending.over_http(body).await,
     }
+}
+
+/// The checksum of all of it, as it lies there.
+async fn checksum(memory: &impl Target) -> Result<Checksum, ClientError> {
+    let kind = ChecksumKind::Crc64Nvme;
+    let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
+    Ok(*found.value(kind).expect("what was asked for is there"))
 }
 
 struct Sending<'a> {
     client: &'a Client,
     call: Call,
-    sum: Checksum,
+    /// Of the body, once it is known.
+    sum: Option<Checksum>,
     meter: &'a Meter,
     fallbacks: Fallbacks,
     retries: crate::retry::Retries,
@@ -75,7 +94,7 @@ struct Sending<'a> {
 
 /// What an attempt by RDMA led to.
 enum Lent {
-    Done(Box<Answer>, Travelled),
+    Done(Box<Answer>, Travelled, Checksum),
     /// It has to go over HTTP.
     Over(Fallback),
     /// The service does not know the session.
@@ -100,7 +119,9 @@ impl Sending<'_> {
                 Err(reason) => break reason,
             };
             match self.attempt(memory.clone(), held).await? {
-                Lent::Done(answer, travelled) => return Ok(self.sent(&answer, travelled)),
+                Lent::Done(answer, travelled, sum) => {
+                    return Ok(self.sent(&answer, travelled, sum));
+                }
                 Lent::Over(reason) => break reason,
                 Lent::Closed if has_reopened => break Fallback::NoSession,
                 Lent::Closed => has_reopened = true,
@@ -118,7 +139,18 @@ impl Sending<'_> {
         self.over_http(memory.into()).await
     }
 
-    async fn attempt<M: Target>(&self, memory: M, ticket: Ticket) -> Result<Lent, ClientError> {
+    async fn attempt<M: Target + Clone>(
+        &mut self,
+        memory: M,
+        ticket: Ticket,
+    ) -> Result<Lent, ClientError> {
+        let (known, of) = (self.sum, memory.clone());
+        let sum = async move {
+            match known {
+                Some(sum) => Ok(sum),
+                None => checksum(&of).await,
+            }
+        };
         let rdma = self.client.rdma();
         let order = Order {
             ticket,
@@ -129,14 +161,18 @@ impl Sending<'_> {
             answer_timeout: rdma.answer_timeout(),
             turn: None,
         };
-        let Settled { memory, ticket, outcome, marks } = transact(order, &Stop::default()).await;
+        let stop = Stop::default();
+        let (settled, sum) = tokio::join!(transact(order, &stop), sum);
+        let Settled { memory, ticket, outcome, marks } = settled;
         let lent = match outcome {
             Outcome::Moved(answer, moved) => {
-                self.verify(&moved, memory.length() as u64)?;
+                let sum = sum?;
+                self.sum = Some(sum);
+                verify(&moved, memory.length() as u64, sum)?;
                 rdma.moved(&ticket, moved.bytes, &marks);
                 let travelled = Travelled::past_http::<M>(&ticket, self.fallbacks);
                 self.meter.add(moved.bytes);
-                Lent::Done(Box::new(answer), travelled)
+                Lent::Done(Box::new(answer), travelled, sum)
             }
             Outcome::Answered(answer) => self.answered(answer, &ticket).await?,
             Outcome::Failed(error) => {
@@ -150,17 +186,14 @@ impl Sending<'_> {
         Ok(lent)
     }
 
-    /// Holds what the node read against what was lent.
-    fn verify(&self, moved: &Moved, length: u64) -> Result<(), ClientError> {
-        if moved.bytes != length {
-            return Err(Malformed::new("other bytes than were lent were read").into());
-        }
-        match moved.crc64nvme {
-            Some(found) if found != self.sum => {
-                Err(ClientError::ChecksumMismatch { expected: self.sum, found })
-            }
-            _ => Ok(()),
-        }
+    /// Puts the checksum of a body into its request.
+    async fn declare(&mut self, memory: &impl Target) -> Result<(), ClientError> {
+        self.declared(checksum(memory).await?)
+    }
+
+    fn declared(&mut self, sum: Checksum) -> Result<(), ClientError> {
+        self.sum = Some(sum);
+        self.call.header("x-amz-checksum-crc64nvme", &sum.to_base64())
     }
 
     /// An answer by which nothing was read out of the memory.
@@ -185,6 +218,11 @@ impl Sending<'_> {
 
     /// Sends it in the request's body; bytes sent again are counted once.
     async fn over_http(mut self, body: Body) -> Result<Sent, ClientError> {
+        let sum = match self.sum {
+            Some(sum) => sum,
+            None => body.checksum(ChecksumKind::Crc64Nvme).await?,
+        };
+        self.declared(sum)?;
         self.call.body = body.into_call(self.client.staging()).await?;
         loop {
             let counted = Arc::new(AtomicU64::new(0));
@@ -198,7 +236,7 @@ impl Sending<'_> {
             match self.client.attempt(&self.call).await {
                 Ok(answer) => {
                     let travelled = Travelled::over_http(self.fallbacks);
-                    return Ok(self.sent(&answer, travelled));
+                    return Ok(self.sent(&answer, travelled, sum));
                 }
                 Err(error) => {
                     self.meter.take_back(counted.load(Ordering::Relaxed));
@@ -208,16 +246,27 @@ impl Sending<'_> {
         }
     }
 
-    fn sent(&self, answer: &Answer, travelled: Travelled) -> Sent {
+    fn sent(&self, answer: &Answer, travelled: Travelled, sum: Checksum) -> Sent {
         let text = |name| answer.text(name).map(ToOwned::to_owned);
         Sent {
             etag: text("etag"),
             version: text("x-amz-version-id"),
             crc64nvme: text("x-amz-checksum-crc64nvme"),
-            sum: self.sum,
+            sum,
             retries: self.retries.spent(),
             travelled,
             durability: told(answer),
         }
+    }
+}
+
+/// Holds what the node read against what was lent.
+fn verify(moved: &Moved, length: u64, sum: Checksum) -> Result<(), ClientError> {
+    if moved.bytes != length {
+        return Err(Malformed::new("other bytes than were lent were read").into());
+    }
+    match moved.crc64nvme {
+        Some(found) if found != sum => Err(ClientError::ChecksumMismatch { expected: sum, found }),
+        _ => Ok(()),
     }
 }

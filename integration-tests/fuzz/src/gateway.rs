@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
 use keyway_dataplane::LocalNode;
+use keyway_gateway::audit::Audit;
 use keyway_gateway::node::Nodes;
 use keyway_gateway::s3::{S3Config, S3HttpService, S3State, SystemClock, service};
 use keyway_meta::{Catalog, MemoryStore};
@@ -70,7 +71,7 @@ impl Gateway {
                 nodes: Nodes::single(node.expect("the node's memory is there")),
                 credentials: Arc::new(OneKey(credentials.clone())),
                 administration: None,
-        audit: Default::default(),
+                audit: Audit::default(),
                 clock: Arc::new(SystemClock),
                 maintenance: None,
             };

@@ -70,15 +70,17 @@ impl Catalog {
                 return Err(CatalogError::NotDurable);
             }
             durable_enough(&object, versioning)?;
-            for part in &stored {
-                if parts.binary_search_by_key(&part.number, |named| named.number).is_err() {
-                    disown(&mut batch, &part.extents, Owner::Upload(id), &[]);
-                }
-            }
             let current = self.current(&at, versioning, &condition).await?;
             (object.named, object.version) = (current.names_versions(), current.place(proposed)?);
             let new = New::Object(Box::new(object.clone()), Owner::Upload(id));
             current.replace(&mut batch, new, &[])?;
+            for part in &stored {
+                if parts.binary_search_by_key(&part.number, |named| named.number).is_err() {
+                    disown(&mut batch, &part.extents, Owner::Upload(id), &[]);
+                    // A durable part must not come back without its chunks.
+                    batch.durability = batch.durability.max(part.durability);
+                }
+            }
             let parts_digest = parts_digest.clone();
             let completion = Completion { version: object.version, parts_digest };
             batch.put(key::completed(id), row::encode_completion(&completion));

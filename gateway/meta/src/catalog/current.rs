@@ -239,7 +239,8 @@ impl Current {
     }
 
     /// The same where nothing is kept. Where what was seen is in memory alone, the last durable
-    /// object is held back.
+    /// object is held back. What puts an object in memory alone there gives up nothing durable, so
+    /// the commit need not be more durable than the object.
     fn overwrite(self, batch: &mut Batch, new: New, kept: &[Extent]) -> Result<(), MetaError> {
         let row_key = self.at.object();
         let (new, durability) = match new {
@@ -267,6 +268,7 @@ impl Current {
         }
         match durable {
             _ if durability == Durability::Memory => {
+                batch.durability = Durability::Memory;
                 batch.put(mark_key, row::encode_pending(durable.map(|(seen, _)| seen)));
             }
             Some((_, stored)) => disown(batch, &stored.object.extents, stored.owner, kept),

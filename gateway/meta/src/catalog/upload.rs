@@ -62,9 +62,12 @@ impl Catalog {
             let mut batch = Batch::default();
             batch.expect(upload_key.clone(), Some(upload));
             batch.expect(row_key.clone(), earlier.clone());
+            batch.durability = durability;
             if let Some(earlier) = earlier {
-                let lost = row::decode_part(&row_key, &earlier)?.extents;
-                disown(&mut batch, &lost, owner, &extents);
+                let lost = row::decode_part(&row_key, &earlier)?;
+                disown(&mut batch, &lost.extents, owner, &extents);
+                // A durable part must not come back without its chunks.
+                batch.durability = batch.durability.max(lost.durability);
             }
             own_new(&mut batch, &extents, owner);
             let mark = (durability == Durability::Memory).then(row::mark);

@@ -222,3 +222,31 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn what_is_in_memory_alone_is_durable_with_what_follows_and_at_the_end() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (dir, after_crash) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let open = |dir: &std::path::Path| EmbeddedStore::open(dir, &MetaConfig::default()).unwrap();
+    let fleeting = |key, value| Batch { durability: Durability::Memory, ..put(key, value) };
+    // The file as a crash at this moment would leave it.
+    let crash = || {
+        let file = |dir: &tempfile::TempDir| dir.path().join(embedded::FILE_NAME);
+        std::fs::copy(file(&dir), file(&after_crash)).unwrap();
+        let found = open(after_crash.path());
+        ["a", "b", "c"].map(|key| runtime.block_on(found.get(key.as_bytes())).unwrap())
+    };
+    let store = open(dir.path());
+    runtime.block_on(store.commit(put("a", "1"))).unwrap();
+    runtime.block_on(store.commit(fleeting("a", "2"))).unwrap();
+    runtime.block_on(store.commit(fleeting("b", "2"))).unwrap();
+    assert_eq!(runtime.block_on(store.get(b"a")).unwrap(), Some(bytes("2")));
+    assert_eq!(crash(), [Some(bytes("1")), None, None]);
+    runtime.block_on(store.commit(put("c", "3"))).unwrap();
+    let all = [Some(bytes("2")), Some(bytes("2")), Some(bytes("3"))];
+    assert_eq!(crash(), all);
+    runtime.block_on(store.commit(fleeting("c", "4"))).unwrap();
+    assert_eq!(crash(), all);
+    drop(store);
+    assert_eq!(crash(), [Some(bytes("2")), Some(bytes("2")), Some(bytes("4"))]);
+}

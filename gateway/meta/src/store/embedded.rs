@@ -5,7 +5,8 @@
 //! checks each one's preconditions inside the one write transaction (later batches see the
 //! earlier ones of their group), commits once, publishes the new snapshot, and only then
 //! answers. While it commits, the next group gathers in the queue. Per batch: one queue
-//! slot, one oneshot, its tree operations, and its share of the dirty pages' writes.
+//! slot, one oneshot, its tree operations, and its share of the dirty pages' writes. A group in
+//! which nobody asks for more than memory is committed without the `fsync`.
 //!
 //! Reads descend the last published snapshot in place, on the caller's thread: the pages are
 //! in the cache or one `pread` away, less than a hop to another thread costs.
@@ -22,6 +23,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use keyway_proto::Durability;
 use parking_lot::RwLock;
 use redb::{
     Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable as _, StorageError, Table,
@@ -94,6 +96,7 @@ impl EmbeddedStore {
             snapshot: Arc::clone(&snapshot),
             database: None,
             queue,
+            behind: false,
             counters: Arc::clone(&counters),
             observe: Box::new(observe),
         };
@@ -174,6 +177,8 @@ struct Writer {
     /// `None` only between a failure and the next successful opening.
     database: Option<Database>,
     queue: mpsc::Receiver<Request>,
+    /// Whether the last commit is in memory alone.
+    behind: bool,
     counters: Arc<Counters>,
     observe: Box<dyn Fn(GroupCommit) + Send>,
 }
@@ -194,9 +199,22 @@ impl Writer {
             }
         }
         *self.snapshot.write() = None;
+        if self.behind
+            && let Err(error) = self.catch_up()
+        {
+            tracing::error!(%error, "the last metadata commits were lost");
+        }
     }
 
-    /// One durable commit of all batches whose preconditions hold. An error means all of them.
+    /// Makes durable what is in memory alone.
+    fn catch_up(&self) -> Result<(), redb::Error> {
+        if let Some(database) = &self.database {
+            database.begin_write()?.commit()?;
+        }
+        Ok(())
+    }
+
+    /// One commit of all batches whose preconditions hold. An error means all of them.
     fn commit_group(&mut self, group: &[Request]) -> Result<Vec<Result<(), MetaError>>, MetaError> {
         let tight = self.is_tight();
         let result = self.try_group(group, tight);
@@ -217,8 +235,8 @@ impl Writer {
         }
         let database = self.database.as_ref().expect("opened just above");
         let begun = Instant::now();
-        let transaction = database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
-        let mut changed = false;
+        let mut transaction = database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
+        let (mut changed, mut durability) = (false, Durability::Memory);
         let outcomes = {
             let mut table =
                 transaction.open_table(TABLE).map_err(|e| other_error("opening", e.into()))?;
@@ -233,6 +251,7 @@ impl Writer {
                     apply(&mut table, batch).map_err(|e| storage_error("writing", &e))?;
                     held.forget(batch);
                     changed |= !batch.writes.is_empty();
+                    durability = durability.max(batch.durability);
                     Ok(())
                 } else {
                     Err(MetaError::Conflict)
@@ -242,6 +261,12 @@ impl Writer {
             outcomes
         };
         if changed {
+            self.behind = durability == Durability::Memory;
+            if self.behind {
+                transaction
+                    .set_durability(redb::Durability::None)
+                    .map_err(|e| other_error("committing", e.into()))?;
+            }
             transaction.commit().map_err(|e| other_error("committing", e.into()))?;
             let newest = newest(database).map_err(|e| other_error("reading", e.into()))?;
             *self.snapshot.write() = Some(newest);
@@ -260,6 +285,7 @@ impl Writer {
         *snapshot = None;
         // Its lock on the file must be gone before it is opened again.
         self.database = None;
+        self.behind = false;
         let cache_bytes = usize::try_from(self.config.cache_bytes).unwrap_or(usize::MAX);
         let database = Database::builder()
             .set_cache_size(cache_bytes)

@@ -5,6 +5,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use keyway_proto::Durability;
 
 mod config;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub trait MetaStore: Send + Sync + 'static {
     ) -> Result<Vec<(Bytes, Bytes)>, MetaError>;
 
     /// Applies the whole batch if all its preconditions hold at that moment, and answers when
-    /// that is durable. Commits are serializable: each sees all before it. What was committed
+    /// that is as durable as the batch asks for. Commits are serializable: each sees all before it. What was committed
     /// is seen by every `get` and `scan` that begins after the answer.
     ///
     /// Dropping the future leaves open whether the batch is applied; it is never applied by
@@ -58,6 +59,10 @@ pub struct Batch {
     /// Whether the batch gives space up, and may therefore use the engine's reserve when the
     /// device is full.
     pub frees_space: bool,
+    /// What it must survive before it is answered. What is in memory alone becomes durable with
+    /// the next batch that is; a crash, or a device that fails, before that undoes it, never
+    /// without all that came after it.
+    pub durability: Durability,
 }
 
 impl Batch {
