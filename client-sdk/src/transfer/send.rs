@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::future::{FutureExt as _, ready};
 use keyway_proto::key::Direction;
 use keyway_proto::{Checksum, ChecksumKind, DigestSet, Durability};
+use tokio::task::JoinHandle;
 
 use super::put::{ask, told};
 use super::source::{Body, Run};
@@ -72,6 +74,18 @@ pub(super) async fn send(
             Box::pin(sending.lend(memory, ticket)).await
         }
         (body, _) => sending.over_http(body).await,
+    }
+}
+
+/// What became of a task.
+async fn ended<T>(task: JoinHandle<Result<T, ClientError>>) -> Result<T, ClientError> {
+    match task.await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends.
+            Err(_) => Err(ClientError::GivenUp),
+        },
     }
 }
 
@@ -144,11 +158,12 @@ impl Sending<'_> {
         memory: M,
         ticket: Ticket,
     ) -> Result<Lent, ClientError> {
-        let (known, of) = (self.sum, memory.clone());
-        let sum = async move {
-            match known {
-                Some(sum) => Ok(sum),
-                None => checksum(&of).await,
+        // A task of its own: asking a GPU must not hold the request up.
+        let sum = match self.sum {
+            Some(sum) => ready(Ok(sum)).left_future(),
+            None => {
+                let of = memory.clone();
+                ended(tokio::spawn(async move { checksum(&of).await })).right_future()
             }
         };
         let rdma = self.client.rdma();
@@ -161,12 +176,10 @@ impl Sending<'_> {
             answer_timeout: rdma.answer_timeout(),
             turn: None,
         };
-        let stop = Stop::default();
-        let (settled, sum) = tokio::join!(transact(order, &stop), sum);
-        let Settled { memory, ticket, outcome, marks } = settled;
+        let Settled { memory, ticket, outcome, marks } = transact(order, &Stop::default()).await;
         let lent = match outcome {
             Outcome::Moved(answer, moved) => {
-                let sum = sum?;
+                let sum = sum.await?;
                 self.sum = Some(sum);
                 verify(&moved, memory.length() as u64, sum)?;
                 rdma.moved(&ticket, moved.bytes, &marks);

@@ -235,7 +235,8 @@ impl Writer {
         }
         let database = self.database.as_ref().expect("opened just above");
         let begun = Instant::now();
-        let mut transaction = database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
+        let mut transaction =
+            database.begin_write().map_err(|e| other_error("beginning", e.into()))?;
         let (mut changed, mut durability) = (false, Durability::Memory);
         let outcomes = {
             let mut table =

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use keyway_sys::cuda::abi;
 
 use crate::gpu::device::Gpu;
-use crate::gpu::kernels::Move;
+use crate::gpu::kernels::{Kernels, Move};
 use crate::gpu::{GpuError, Pinned};
 use crate::memory::{DeviceBuffer, HostBuffer};
 
@@ -70,19 +70,34 @@ impl Tables {
     }
 }
 
-/// Where digests leave their results: in the device, and copied from there to pinned memory.
+/// Where digests leave their results: in the device, and brought from there to pinned memory.
+///
+/// A kernel brings them where it can. The copy engines would do it between the long copies out of
+/// the device, which cost these a twentieth of the bus (51.5 GB/s instead of 54.8 on an H200, with
+/// eight bytes for each 16 MiB).
 pub(super) struct Results {
     device: DeviceBuffer,
-    _pinned: Pinned,
+    _pinned: [Pinned; 2],
     host: HostBuffer,
+    /// The way of each result, as a kernel takes it.
+    moves: HostBuffer,
     free: Vec<usize>,
 }
 
 impl Results {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        let (host, pinned) = pinned(gpu, RESULTS * RESULT_BYTES)?;
+        let (host, host_pinned) = pinned(gpu, RESULTS * RESULT_BYTES)?;
+        let (mut moves, moves_pinned) = pinned(gpu, RESULTS * size_of::<Move>())?;
         let device = DeviceBuffer::alloc(gpu, RESULTS * RESULT_BYTES)?;
-        Ok(Self { device, _pinned: pinned, host, free: (0..RESULTS).rev().collect() })
+        let to = host.bytes().map_err(|_| GpuError::Closed)?.as_ptr() as u64;
+        let entries = moves.bytes_mut().map_err(|_| GpuError::Closed)?;
+        for (slot, entry) in entries.chunks_exact_mut(size_of::<Move>()).enumerate() {
+            let (at, bytes) = ((slot * RESULT_BYTES) as u64, RESULT_BYTES as u64);
+            let way = Move { from: device.address() + at, to: to + at, bytes };
+            entry.copy_from_slice(&way.to_bytes());
+        }
+        let free = (0..RESULTS).rev().collect();
+        Ok(Self { device, _pinned: [host_pinned, moves_pinned], host, moves, free })
     }
 
     pub(super) fn take(&mut self) -> Option<usize> {
@@ -101,16 +116,28 @@ impl Results {
     /// Lets a stream bring the result over.
     ///
     /// # Safety
-    /// The context is current and the stream of it.
-    pub(super) unsafe fn fetch(&self, slot: usize, stream: abi::Stream) -> Result<(), GpuError> {
+    /// The context is current, and the stream and the kernels of it.
+    pub(super) unsafe fn fetch(
+        &self,
+        kernels: &Kernels,
+        slot: usize,
+        stream: abi::Stream,
+    ) -> Result<(), GpuError> {
+        let gpu = self.device.gpu();
+        if gpu.limits().host_addresses {
+            let moves = self.moves.bytes().map_err(|_| GpuError::Closed)?;
+            let way = moves[slot * size_of::<Move>()..].as_ptr() as u64;
+            // SAFETY: one entry of a table that lives as long as the engine, as does what it names;
+            // the rest is the caller's.
+            unsafe { kernels.moves(gpu.cuda(), way, 1, stream) }?;
+            return Ok(());
+        }
         let host = self.host.bytes().map_err(|_| GpuError::Closed)?;
         let to = host[slot * RESULT_BYTES..].as_ptr().cast::<c_void>().cast_mut();
         let from = self.device_address(slot);
         // SAFETY: eight bytes on both sides, which live as long as the engine; nobody reads the
         // host's before the stream is through.
-        unsafe {
-            self.device.gpu().cuda().memcpy_from_device_async(to, from, RESULT_BYTES, stream)
-        }?;
+        unsafe { gpu.cuda().memcpy_from_device_async(to, from, RESULT_BYTES, stream) }?;
         Ok(())
     }
 

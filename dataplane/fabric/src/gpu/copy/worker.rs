@@ -327,7 +327,7 @@ impl Worker {
             self.gpu.cuda().memset_async(address, 0, size_of::<u64>(), stream)?;
             let range = (digest.address, digest.bytes);
             kernels.digest(&self.gpu, digest.kind, range, address, stream)?;
-            results.fetch(taken, stream)
+            results.fetch(kernels, taken, stream)
         }
     }
 
