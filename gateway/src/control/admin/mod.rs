@@ -58,6 +58,11 @@ impl Administration {
         Self { accounts, catalog }
     }
 
+    /// The accounts.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
     /// Does what somebody of this tenant calls for, who may read or write as the call does. A
     /// change that was begun is made, though the caller goes away.
     ///
