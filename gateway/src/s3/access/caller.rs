@@ -318,6 +318,7 @@ impl Caller {
         external_id: Option<&str>,
     ) -> Result<(), Failure> {
         let mut context = self.context.clone();
+        Way::HTTP.tell(&mut context);
         context.set(Key::RoleSessionName, session_name.to_owned());
         if let Some(id) = external_id {
             context.set(Key::ExternalId, id.to_owned());

@@ -39,9 +39,12 @@ pub(super) enum StsError {
     /// The session's policy is malformed.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The caller may not.
+    /// Policies deny it.
     #[error("{0}")]
     Denied(String),
+    /// Temporary credentials beget no others of their kind.
+    #[error("Cannot call GetSessionToken with session credentials")]
+    SessionCredentials,
     /// This server has no accounts.
     #[error("This server makes no temporary credentials.")]
     NoAccounts,
@@ -59,7 +62,7 @@ impl StsError {
             Self::NoSuchAction { .. } => (StatusCode::BAD_REQUEST, "InvalidAction"),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
             Self::Policy(_) => (StatusCode::BAD_REQUEST, "MalformedPolicyDocument"),
-            Self::Denied(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
+            Self::Denied(_) | Self::SessionCredentials => (StatusCode::FORBIDDEN, "AccessDenied"),
             Self::NoAccounts => (StatusCode::NOT_IMPLEMENTED, "NotImplemented"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
         }

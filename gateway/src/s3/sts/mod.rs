@@ -158,8 +158,7 @@ impl StsRoute {
             Call::GetCallerIdentity => Ok(answer::caller_identity(principal, id)),
             Call::GetSessionToken { seconds } => {
                 if principal.claims.is_some() {
-                    let message = "Cannot call GetSessionToken with session credentials";
-                    return Err(StsError::Denied(message.to_owned()));
+                    return Err(StsError::SessionCredentials);
                 }
                 caller
                     .may_in_tenant(Action::GetSessionToken)
