@@ -16,5 +16,7 @@ mod buckets;
 mod cutoff;
 #[path = "tenants/policies.rs"]
 mod policies;
+#[path = "tenants/roles.rs"]
+mod roles;
 #[path = "tenants/world.rs"]
 mod world;
