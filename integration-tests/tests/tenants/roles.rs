@@ -12,9 +12,9 @@ const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 
 /// Credentials with their token.
 #[derive(Clone)]
-struct Temporary {
-    keys: Credentials,
-    token: String,
+pub(crate) struct Temporary {
+    pub(crate) keys: Credentials,
+    pub(crate) token: String,
 }
 
 impl Temporary {
@@ -76,7 +76,12 @@ fn assume(
     sts(world, by, None, &form)
 }
 
-fn taken(world: &World, by: &Credentials, role: &str, more: &[(&str, &str)]) -> Result<Temporary> {
+pub(crate) fn taken(
+    world: &World,
+    by: &Credentials,
+    role: &str,
+    more: &[(&str, &str)],
+) -> Result<Temporary> {
     let response = assume(world, by, role, more)?;
     expect(&response, 200)?;
     Temporary::of(&response)
@@ -91,7 +96,7 @@ fn sts_refused(response: &Response, status: u16, code: &str) -> Result<()> {
     Ok(())
 }
 
-fn trust(principal: &Value, condition: Option<Value>) -> String {
+pub(crate) fn trust(principal: &Value, condition: Option<Value>) -> String {
     let mut statement =
         json!({ "Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole" });
     if let Some(condition) = condition {
@@ -100,7 +105,12 @@ fn trust(principal: &Value, condition: Option<Value>) -> String {
     policy(&[statement])
 }
 
-fn user(name: &str) -> Value {
+/// A statement that allows nothing.
+fn idle() -> Value {
+    statement("Deny", &["s3:DeleteBucket"], &["*"])
+}
+
+pub(crate) fn user(name: &str) -> Value {
     json!({ "AWS": format!("arn:aws:iam::000000000001:user/{name}") })
 }
 
@@ -125,7 +135,7 @@ impl Scene {
         let read = policy(&[statement("Allow", &["s3:GetObject", "s3:ListBucket"], &["data*"])]);
         world.put("tenants/one/policies/read", &json!({ "document": read }))?;
         let ask = [statement("Allow", &["sts:AssumeRole"], &["*"])];
-        let (anna, ben) = (world.user("one", "anna", &[])?, world.user("one", "ben", &ask)?);
+        let (anna, ben) = (world.user("one", "anna", &[idle()])?, world.user("one", "ben", &ask)?);
         let scene = Self { world, owner, anna, ben };
         scene.role("reader", &trust(&user("anna"), None))?;
         Ok(scene)
@@ -202,13 +212,13 @@ fn only_whom_the_trust_policy_names_takes_a_role() -> Result<()> {
     // Another tenant's user needs both.
     world.tenant("two")?;
     let ask = [statement("Allow", &["sts:AssumeRole"], &["*"])];
-    let (guest, idle) = (world.user("two", "guest", &ask)?, world.user("two", "idle", &[])?);
+    let (guest, idler) = (world.user("two", "guest", &ask)?, world.user("two", "idler", &[idle()])?);
     no(assume(world, &guest, "reader", &[]))?;
     let external = json!({ "StringEquals": { "sts:ExternalId": "e-77" } });
     scene.role("reader", &trust(&json!({ "AWS": "000000000002" }), Some(external)))?;
     no(assume(world, &guest, "reader", &[]))?;
     no(assume(world, &guest, "reader", &[("ExternalId", "e-78")]))?;
-    no(assume(world, &idle, "reader", &[("ExternalId", "e-77")]))?;
+    no(assume(world, &idler, "reader", &[("ExternalId", "e-77")]))?;
     let reader = taken(world, &guest, "reader", &[("ExternalId", "e-77")])?;
     // In the role it is one of the tenant's: the names of its buckets are that tenant's.
     expect(&reader.get(world, "open/a")?, 200)?;
