@@ -275,7 +275,9 @@ pub(crate) fn id_text<S: Serializer>(id: &AccessKeyId, serializer: S) -> Result<
     serializer.serialize_str(id.as_str())
 }
 
-pub(crate) fn id_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AccessKeyId, D::Error> {
+pub(crate) fn id_of_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<AccessKeyId, D::Error> {
     let text = String::deserialize(deserializer)?;
     crate::root::check_access_key(&text).map_err(serde::de::Error::custom)?;
     Ok(AccessKeyId::new(&text))

@@ -2,12 +2,12 @@
 //!
 //! Source: "Policy evaluation logic" and "Methods to assume a role" in IAM's guide.
 
+use super::Policy;
 use super::evaluate::{
     AllowedBy, Decision, DeniedBy, Policies, Request, Source, StatementRef, ask,
 };
 use super::principal::Naming;
 use super::statement::Verdict;
-use super::Policy;
 
 /// Decides whether a role may be taken. `policies` are the caller's; its bucket's has no say.
 /// docs/policies.md says by what rules.
@@ -80,7 +80,12 @@ mod tests {
         Arc::new(Policy::identity(&text).expect("a policy"))
     }
 
-    fn decide(caller: &Caller, trust: &Policy, own: &[Arc<Policy>], session: &[Arc<Policy>]) -> bool {
+    fn decide(
+        caller: &Caller,
+        trust: &Policy,
+        own: &[Arc<Policy>],
+        session: &[Arc<Policy>],
+    ) -> bool {
         let mut context = Context::new();
         context.set(Key::ExternalId, "e-1").set(Key::RoleSessionName, "job");
         let resource = &Resource::role(HOME, "reader");

@@ -46,8 +46,7 @@ const SECRET_BYTES: usize = 30;
 /// Whether an access key id is one of temporary credentials, by its form. No other key has it.
 pub fn is_temporary(id: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
-    id.strip_prefix(PREFIX)
-        .is_some_and(|rest| rest.len() == LETTERS && rest.bytes().all(letter))
+    id.strip_prefix(PREFIX).is_some_and(|rest| rest.len() == LETTERS && rest.bytes().all(letter))
 }
 
 /// Whether a text can be a session's name: it stands in ARNs.

@@ -50,7 +50,8 @@ fn a_token_opens_until_its_time() {
 #[test]
 fn a_token_is_of_one_id_and_one_deployment() {
     let (_dir, issuer) = issuer();
-    let (one, two) = (issuer.issue(&claims()).expect("made"), issuer.issue(&claims()).expect("made"));
+    let (one, two) =
+        (issuer.issue(&claims()).expect("made"), issuer.issue(&claims()).expect("made"));
     assert_ne!(one.id, two.id);
     assert!(!one.secret.same_as(&two.secret));
     assert_eq!(issuer.open(two.id.as_str(), one.token(), at(11)), Err(TokenError::Invalid));
@@ -98,9 +99,16 @@ fn other_sealed_things_are_no_tokens() {
 #[test]
 fn forms() {
     assert!(is_temporary("KWT1ABCDEFGHIJKLMN27"));
-    for other in ["", "KWT1", "KWT1ABCDEFGHIJKLMN2", "KWT1ABCDEFGHIJKLMN278", "KWT1abcdefghijklmn27",
-        "KWT1ABCDEFGHIJKLMN18", "KWT2ABCDEFGHIJKLMN27", "AKIAIOSFODNN7EXAMPLE"]
-    {
+    for other in [
+        "",
+        "KWT1",
+        "KWT1ABCDEFGHIJKLMN2",
+        "KWT1ABCDEFGHIJKLMN278",
+        "KWT1abcdefghijklmn27",
+        "KWT1ABCDEFGHIJKLMN18",
+        "KWT2ABCDEFGHIJKLMN27",
+        "AKIAIOSFODNN7EXAMPLE",
+    ] {
         assert!(!is_temporary(other), "{other}");
     }
     for drawn in std::iter::repeat_with(crate::root::generated_access_key).take(100) {

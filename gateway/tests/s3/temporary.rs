@@ -92,8 +92,7 @@ fn temporary(reply: &Reply, service: &str) -> Signer {
 }
 
 async fn assume(server: &Server, by: Signer, seconds: u32) -> Reply {
-    let form =
-        format!("AssumeRole&RoleArn={ROLE}&RoleSessionName=job&DurationSeconds={seconds}");
+    let form = format!("AssumeRole&RoleArn={ROLE}&RoleSessionName=job&DurationSeconds={seconds}");
     sts(server, by, &form).await
 }
 

@@ -1,6 +1,9 @@
 //! Temporary credentials: what they open, and what stolen or forged ones do not.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, ensure};
+use keyway_integration_tests::server::binary;
 use keyway_integration_tests::sigv4::{Credentials, Signer};
 use keyway_integration_tests::wire::{Connection, Request, Response, element, encode};
 use serde_json::{Value, json};
@@ -21,10 +24,8 @@ impl Temporary {
     fn of(response: &Response) -> Result<Self> {
         let xml = response.text();
         let text = |name| element(&xml, name).map(str::to_owned).with_context(|| xml.clone());
-        let keys = Credentials {
-            access_key: text("AccessKeyId")?,
-            secret_key: text("SecretAccessKey")?,
-        };
+        let keys =
+            Credentials { access_key: text("AccessKeyId")?, secret_key: text("SecretAccessKey")? };
         Ok(Self { keys, token: text("SessionToken")? })
     }
 
@@ -64,12 +65,7 @@ fn arn(role: &str) -> String {
     format!("arn:aws:iam::000000000001:role/{role}")
 }
 
-fn assume(
-    world: &World,
-    by: &Credentials,
-    role: &str,
-    more: &[(&str, &str)],
-) -> Result<Response> {
+fn assume(world: &World, by: &Credentials, role: &str, more: &[(&str, &str)]) -> Result<Response> {
     let role = arn(role);
     let mut form = vec![("Action", "AssumeRole"), ("RoleArn", &role), ("RoleSessionName", "job-1")];
     form.extend(more);
@@ -212,7 +208,8 @@ fn only_whom_the_trust_policy_names_takes_a_role() -> Result<()> {
     // Another tenant's user needs both.
     world.tenant("two")?;
     let ask = [statement("Allow", &["sts:AssumeRole"], &["*"])];
-    let (guest, idler) = (world.user("two", "guest", &ask)?, world.user("two", "idler", &[idle()])?);
+    let (guest, idler) =
+        (world.user("two", "guest", &ask)?, world.user("two", "idler", &[idle()])?);
     no(assume(world, &guest, "reader", &[]))?;
     let external = json!({ "StringEquals": { "sts:ExternalId": "e-77" } });
     scene.role("reader", &trust(&json!({ "AWS": "000000000002" }), Some(external)))?;
@@ -274,8 +271,8 @@ fn tokens_are_of_their_key() -> Result<()> {
     // Added to a signature that does not cover it.
     let mut request = get().header("host", world.server.authority());
     Signer::new(&one.keys).sign(&mut request);
-    let answer = Connection::open(world.server.address())?
-        .exchange(&request.header(TOKEN, &one.token))?;
+    let answer =
+        Connection::open(world.server.address())?.exchange(&request.header(TOKEN, &one.token))?;
     denied(&answer)?;
     expect(&one.get(world, "open/a")?, 200)?;
     // Nobody takes an id of that form for a key that stays.
@@ -341,12 +338,7 @@ fn sessions_end_with_whom_they_go_back_to() -> Result<()> {
     let anna = |more: Value| world.put("tenants/one/users/anna", &more).map(drop);
     type Cut<'a> = &'a dyn Fn(&Credentials) -> Result<()>;
     let cases: [(&str, bool, Cut<'_>, Cut<'_>); 6] = [
-        (
-            "role suspended",
-            false,
-            &|_| role(json!({ "state": "suspended" })),
-            &|_| role(json!({})),
-        ),
+        ("role suspended", false, &|_| role(json!({ "state": "suspended" })), &|_| role(json!({}))),
         ("role revoked", true, &|_| role(json!({ "sessions_valid_from": ahead })), &|_| Ok(())),
         ("user revoked", true, &|_| anna(json!({ "sessions_valid_from": ahead })), &|_| Ok(())),
         ("user suspended", false, &|_| anna(json!({ "state": "suspended" })), &|_| anna(json!({}))),
@@ -356,7 +348,9 @@ fn sessions_end_with_whom_they_go_back_to() -> Result<()> {
             &|key| call("DELETE", &format!("tenants/one/keys/{}", key.access_key)),
             &|_| Ok(()),
         ),
-        ("role deleted", true, &|_| call("DELETE", "tenants/one/roles/reader"), &|_| role(json!({}))),
+        ("role deleted", true, &|_| call("DELETE", "tenants/one/roles/reader"), &|_| {
+            role(json!({}))
+        }),
     ];
     for (how, for_good, cut, back) in cases {
         let key = world.key("one", Some("anna"))?;
@@ -405,8 +399,12 @@ fn session_tokens_and_chains() -> Result<()> {
     let first = json!({ "AWS": arn("reader") });
     scene.role("second", &trust(&first, None))?;
     let form = |role: &str, seconds: &'static str| {
-        [("Action", "AssumeRole".to_owned()), ("RoleArn", arn(role)),
-            ("RoleSessionName", "job".to_owned()), ("DurationSeconds", seconds.to_owned())]
+        [
+            ("Action", "AssumeRole".to_owned()),
+            ("RoleArn", arn(role)),
+            ("RoleSessionName", "job".to_owned()),
+            ("DurationSeconds", seconds.to_owned()),
+        ]
     };
     let take = |by: &Temporary, role: &str, seconds: &'static str| -> Result<Response> {
         let form = form(role, seconds);
@@ -454,7 +452,67 @@ fn calls_that_are_none_are_refused_in_words_of_sts() -> Result<()> {
         lines.iter().any(|line| line["event"] == event && line[field] == value)
     };
     ensure!(told("sts", "role", &arn("reader")) && told("sts", "code", "InvalidAction"));
-    ensure!(lines.iter().any(|line| line["issued"].as_str().is_some_and(|id| id.starts_with("KWT1"))));
+    ensure!(
+        lines.iter().any(|line| line["issued"].as_str().is_some_and(|id| id.starts_with("KWT1")))
+    );
     ensure!(told("denied", "action", "sts:AssumeRole"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn the_commands_make_roles() -> Result<()> {
+    let scene = Scene::start()?;
+    let world = &scene.world;
+    let root = world.server.credentials();
+    let run = |arguments: &[&str]| -> Result<Value> {
+        let output = Command::new(binary()?)
+            .arg("admin")
+            .args(arguments)
+            .env("KEYWAY_ENDPOINT", world.server.url())
+            .env("KEYWAY_ACCESS_KEY", &root.access_key)
+            .env("KEYWAY_SECRET_KEY", &root.secret_key)
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}: {said}");
+        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+    };
+    let dir = tempfile::tempdir()?;
+    let trusted = dir.path().join("trust.json");
+    std::fs::write(&trusted, trust(&user("anna"), None))?;
+    let trusted = trusted.to_str().context("a path")?;
+    let role = |more: &[&str]| run(&[&["role", "--tenant", "one"], more].concat());
+    let made = role(&["put", "mover", "--trust", trusted, "--policy", "read", "--tag", "a=b"])?;
+    ensure!(made["arn"] == arn("mover") && made["session_max_s"] == 3600, "{made}");
+    let mover = taken(world, &scene.anna, "mover", &[])?;
+    expect(&mover.get(world, "open/a")?, 200)?;
+    let revoked = role(&["revoke-sessions", "mover"])?;
+    ensure!(revoked["sessions_valid_from"].is_string() && revoked["tags"]["a"] == "b", "{revoked}");
+    refused(&mover.get(world, "open/a")?, 403, "InvalidAccessKeyId")?;
+    let mover = taken(world, &scene.anna, "mover", &[])?;
+    expect(&mover.get(world, "open/a")?, 200)?;
+    run(&["user", "--tenant", "one", "revoke-sessions", "anna"])?;
+    refused(&mover.get(world, "open/a")?, 403, "InvalidAccessKeyId")?;
+    ensure!(role(&["list"])?["roles"].as_array().is_some_and(|roles| roles.len() == 2));
+    // A file says the same; what it does not name goes with --prune.
+    let file = dir.path().join("accounts.json");
+    let text = json!({ "tenants": { "one": {
+        "policies": { "read": policy(&[statement("Allow", &["s3:GetObject"], &["*"])]) },
+        "users": { "anna": {} },
+        "roles": { "mover": { "trust": { "Statement": {
+            "Effect": "Allow", "Principal": user("anna"), "Action": "sts:AssumeRole",
+        } }, "policies": ["read"] } },
+    } } });
+    std::fs::write(&file, text.to_string())?;
+    let file = file.to_str().context("a path")?;
+    for _ in 0..2 {
+        run(&["apply", "--file", file])?;
+    }
+    let told = role(&["get", "mover"])?;
+    ensure!(told["sessions_valid_from"] == revoked["sessions_valid_from"], "{told}");
+    expect(&taken(world, &scene.anna, "mover", &[])?.get(world, "open/a")?, 200)?;
+    run(&["apply", "--prune", "--file", file])?;
+    ensure!(role(&["list"])?["roles"].as_array().is_some_and(|roles| roles.len() == 1));
+    role(&["delete", "mover"])?;
+    ensure!(role(&["list"])?["roles"].as_array().is_some_and(Vec::is_empty));
     Ok(())
 }

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::credential::SecretKey;
 use crate::credential::Principal;
+use crate::credential::SecretKey;
 use crate::directory::{
     AccessKey, KeyState, ManagedPolicy, Refused, RoleRecord, Standing, UserKind,
 };
@@ -176,7 +176,10 @@ fn a_session_is_its_role_or_its_holder() {
     let found = session(&directory, &claims(Some(("reader", "KWRreader")))).expect("it stands");
     let identity = &found.identity;
     let arn = "arn:aws:sts::000000000001:assumed-role/reader/job";
-    assert_eq!((identity.caller.to_string().as_str(), identity.caller.id()), (arn, "KWRreader:job"));
+    assert_eq!(
+        (identity.caller.to_string().as_str(), identity.caller.id()),
+        (arn, "KWRreader:job")
+    );
     assert_eq!((identity.policies.len(), identity.session.len()), (1, 1));
     assert_eq!(identity.tags.get("of").map(String::as_str), Some("role"));
     assert_eq!(found.access_key.as_str(), "TEMPORARY");

@@ -186,12 +186,22 @@ impl Admin {
     }
 
     /// Changes some fields of what is there, and leaves the others as they are.
-    pub(crate) async fn patch(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
+    pub(crate) async fn patch(
+        &self,
+        path: &str,
+        sent: &[&str],
+        fields: Value,
+    ) -> anyhow::Result<Value> {
         self.merge(self.get(path).await?, path, sent, fields).await
     }
 
     /// The same; what is not there is made.
-    pub(crate) async fn make(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
+    pub(crate) async fn make(
+        &self,
+        path: &str,
+        sent: &[&str],
+        fields: Value,
+    ) -> anyhow::Result<Value> {
         let known = match self.get(path).await {
             Err(error) if is_missing(&error) => Value::Null,
             known => known?,

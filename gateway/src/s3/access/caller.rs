@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use keyway_auth::policy::{
-    Action, Context, Decision, DeniedBy, Key, On, Policies, Policy, PublicAccessBlock, Resource, evaluate,
-    may_assume,
+    Action, Context, Decision, DeniedBy, Key, On, Policies, Policy, PublicAccessBlock, Resource,
+    evaluate, may_assume,
 };
 use keyway_auth::{Identity, Principal, policy};
 use keyway_meta::{Bucket, CatalogError};
@@ -326,8 +326,7 @@ impl Caller {
         let identity = self.identity();
         let (caller, action, now) = (&identity.caller, Action::AssumeRole, self.now);
         let owner = Some(owner);
-        let request =
-            policy::Request { caller, action, resource, owner, now, context: &context };
+        let request = policy::Request { caller, action, resource, owner, now, context: &context };
         let (identity, session) = (&*identity.policies, &*identity.session);
         let policies = Policies { identity, session, ..Policies::default() };
         let decision = match trust {

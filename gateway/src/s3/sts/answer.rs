@@ -90,8 +90,7 @@ pub(super) fn caller_identity(principal: &Principal, id: &RequestId) -> S3Respon
     let caller = &principal.identity.caller;
     let arn = escaped(&caller.to_string()).into_owned();
     let (user, account) = (escaped(caller.id()), principal.tenant.0);
-    let result =
-        format!("<Arn>{arn}</Arn><UserId>{user}</UserId><Account>{account:012}</Account>");
+    let result = format!("<Arn>{arn}</Arn><UserId>{user}</UserId><Account>{account:012}</Account>");
     answer("GetCallerIdentity", &result, id)
 }
 
@@ -217,7 +216,8 @@ mod tests {
             </Message></Error>";
         let (status, xml) = translated_text(400, s3);
         assert_eq!(status, 403);
-        for part in ["<Type>Sender</Type>", "<Code>InvalidClientTokenId</Code>", "a &amp; b", "ID"] {
+        for part in ["<Type>Sender</Type>", "<Code>InvalidClientTokenId</Code>", "a &amp; b", "ID"]
+        {
             assert!(xml.contains(part), "{xml}");
         }
         let (status, xml) = translated_text(500, "");

@@ -57,15 +57,17 @@ impl Call {
         }
         let call = match action.as_str() {
             "AssumeRole" => Self::AssumeRole(Box::new(AssumeRole::take(&mut form)?)),
-            "GetSessionToken" => {
-                Self::GetSessionToken { seconds: seconds(&mut form, USER_SECONDS, USER_SECONDS_MAX)? }
-            }
+            "GetSessionToken" => Self::GetSessionToken {
+                seconds: seconds(&mut form, USER_SECONDS, USER_SECONDS_MAX)?,
+            },
             "GetCallerIdentity" => Self::GetCallerIdentity,
             _ => return Err(StsError::NoSuchAction { action, version: VERSION.to_owned() }),
         };
         match form.keys().next() {
             None => Ok(call),
-            Some(name) => Err(StsError::Invalid(format!("The parameter {name} is not served here."))),
+            Some(name) => {
+                Err(StsError::Invalid(format!("The parameter {name} is not served here.")))
+            }
         }
     }
 
@@ -126,11 +128,7 @@ fn required(form: &mut BTreeMap<String, String>, name: &'static str) -> Result<S
     form.remove(name).ok_or_else(|| constraint(name, "be there"))
 }
 
-fn seconds(
-    form: &mut BTreeMap<String, String>,
-    default: u32,
-    max: u32,
-) -> Result<u32, StsError> {
+fn seconds(form: &mut BTreeMap<String, String>, default: u32, max: u32) -> Result<u32, StsError> {
     let Some(text) = form.remove("DurationSeconds") else { return Ok(default) };
     let seconds = text.parse().ok().filter(|seconds| (SECONDS_MIN..=max).contains(seconds));
     seconds.ok_or_else(|| {
@@ -210,10 +208,15 @@ mod tests {
         ] {
             assert_eq!(read(&format!("Action=AssumeRole&{ARN}&{more}")), Err(code), "{more}");
         }
-        for arn in ["", "reader", "arn:aws:iam::7:role/r", "arn:aws:iam::000000000007:user/r",
-            "arn:aws:iam::000000000007:role/", "arn:aws:iam::000000000007:role/a/b",
-            "arn:aws:sts::000000000007:assumed-role/r/s"]
-        {
+        for arn in [
+            "",
+            "reader",
+            "arn:aws:iam::7:role/r",
+            "arn:aws:iam::000000000007:user/r",
+            "arn:aws:iam::000000000007:role/",
+            "arn:aws:iam::000000000007:role/a/b",
+            "arn:aws:sts::000000000007:assumed-role/r/s",
+        ] {
             let form = format!("Action=AssumeRole&RoleSessionName=job&RoleArn={arn}");
             assert_eq!(read(&form), Err("ValidationError"), "{arn}");
         }

@@ -153,7 +153,8 @@ impl StsRoute {
         id: &RequestId,
     ) -> Result<S3Response<Body>, StsError> {
         let accounts = self.accounts.as_deref().ok_or(StsError::NoAccounts)?;
-        let principal = caller.principal.as_ref().ok_or_else(|| refused(caller, call.name(), None))?;
+        let principal =
+            caller.principal.as_ref().ok_or_else(|| refused(caller, call.name(), None))?;
         match call {
             Call::GetCallerIdentity => Ok(answer::caller_identity(principal, id)),
             Call::GetSessionToken { seconds } => {
@@ -169,10 +170,8 @@ impl StsRoute {
                 done.issued = Some(issued.id.to_string());
                 Ok(answer::session_token(&issued, id))
             }
-            Call::AssumeRole(asked) => {
-                assume(accounts, caller, principal, *asked, done)
-                    .map(|assumed| answer::assumed_role(&assumed, id))
-            }
+            Call::AssumeRole(asked) => assume(accounts, caller, principal, *asked, done)
+                .map(|assumed| answer::assumed_role(&assumed, id)),
         }
     }
 }
