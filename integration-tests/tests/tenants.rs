@@ -18,5 +18,9 @@ mod cutoff;
 mod policies;
 #[path = "tenants/roles.rs"]
 mod roles;
+#[path = "tenants/temporary.rs"]
+mod temporary;
+#[path = "tenants/tokens.rs"]
+mod tokens;
 #[path = "tenants/world.rs"]
 mod world;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{Directory, Refused, Role, Standing};
 use crate::credential::{AccessKeyId, Identity, Principal};
 use crate::policy::{Caller, Policy};
-use crate::session::{Assumed, Claims};
+use crate::session::{Assumed, Claims, Link};
 
 impl Directory {
     /// Who signs with temporary credentials, whose token was opened. `source` is who signs with
@@ -31,21 +31,29 @@ impl Directory {
         if let Some(user) = user {
             require_begun_after(user.sessions_valid_from, claims.issued)?;
         }
+        for link in &claims.links() {
+            self.require_role(link)?;
+        }
         let Some(assumed) = &claims.role else {
             return Ok(Principal { access_key, claims: Some(claims), ..source.clone() });
         };
         let role = self.role(assumed.tenant, &assumed.name).ok_or(Refused::Unknown)?;
-        if role.record.id != assumed.id {
-            return Err(Refused::Unknown);
-        }
-        self.require_active(assumed.tenant)?;
-        if role.record.state == Standing::Suspended {
-            return Err(Refused::RoleSuspended);
-        }
-        require_begun_after(role.record.sessions_valid_from, claims.issued)?;
         let identity = Arc::new(self.assumed(role, assumed)?);
         let (tenant, user) = (assumed.tenant, assumed.name.shared());
         Ok(Principal { tenant, user, access_key, identity, claims: Some(claims) })
+    }
+
+    /// Whether a session of a role still stands.
+    fn require_role(&self, link: &Link) -> Result<(), Refused> {
+        let role = self.role(link.tenant, &link.name).ok_or(Refused::Unknown)?;
+        if role.record.id != link.id {
+            return Err(Refused::Unknown);
+        }
+        self.require_active(link.tenant)?;
+        if role.record.state == Standing::Suspended {
+            return Err(Refused::RoleSuspended);
+        }
+        require_begun_after(role.record.sessions_valid_from, link.issued)
     }
 
     /// A session of a role, as policies see it.

@@ -34,6 +34,9 @@ pub const TOKEN_CHARS_MAX: usize = 16 * 1024;
 /// Shortest and longest name of a session.
 pub const SESSION_NAME_CHARS: std::ops::RangeInclusive<usize> = 2..=64;
 
+/// Most sessions of roles in which another role is taken, each in the one before.
+pub const LINKS_MAX: usize = 4;
+
 /// What ids of temporary credentials begin with: no drawn key has a `1`.
 const PREFIX: &str = "KWT1";
 /// Letters after it: 80 bits.
@@ -59,10 +62,13 @@ pub fn is_session_name(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
-    /// Whose access key the credentials go back to: they open nothing that it does not.
+    /// Whose access key the credentials go back to: they are good for as long as it is.
     pub source: Source,
     /// The role that was taken; none where the credentials stand for the key's own holder.
     pub role: Option<Assumed>,
+    /// The sessions of other roles in which it was taken: all of them must still stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub through: Vec<Link>,
     /// When they were made.
     pub issued: Timestamp,
     /// They open nothing from then on.
@@ -96,6 +102,39 @@ pub struct Assumed {
     pub session: String,
     /// A policy that bounds what the session may do.
     pub policy: Option<String>,
+}
+
+/// A session of a role in which another role was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The role's tenant.
+    pub tenant: TenantId,
+    /// The role's name.
+    pub name: Name,
+    /// The role's id.
+    pub id: String,
+    /// When the session was begun.
+    pub issued: Timestamp,
+}
+
+impl Claims {
+    /// What sessions of roles that are taken with these credentials go through.
+    pub fn links(&self) -> Vec<Link> {
+        let mut links = self.through.clone();
+        links.extend(self.role.as_ref().map(|role| Link {
+            tenant: role.tenant,
+            name: role.name.clone(),
+            id: role.id.clone(),
+            issued: self.issued,
+        }));
+        links
+    }
+
+    /// Whether they end with a role's sessions.
+    pub fn needs(&self, tenant: TenantId, name: &Name) -> bool {
+        self.links().iter().any(|link| link.tenant == tenant && link.name == *name)
+    }
 }
 
 /// Credentials that were just made.

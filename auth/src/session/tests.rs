@@ -28,6 +28,12 @@ fn claims() -> Claims {
             session: "job-1".to_owned(),
             policy: Some("{}".to_owned()),
         }),
+        through: vec![Link {
+            tenant: TenantId(1),
+            name: "first".parse().expect("a name"),
+            id: "KWRB".to_owned(),
+            issued: at(5),
+        }],
         issued: at(10),
         expires: at(910),
     }
@@ -94,6 +100,16 @@ fn other_sealed_things_are_no_tokens() {
         let sealed = BASE64_URL_SAFE_NO_PAD.encode(key.seal(&context, &plain).expect("sealed"));
         assert_eq!(issuer.open(id.as_str(), &sealed, at(11)).is_ok(), good);
     }
+}
+
+#[test]
+fn links_are_the_roles_in_between() {
+    let links = claims().links();
+    assert_eq!((links.len(), links[0].id.as_str(), links[1].id.as_str()), (2, "KWRB", "KWRA"));
+    assert_eq!(links[1].issued, at(10));
+    let needs =
+        |tenant, name: &str| claims().needs(TenantId(tenant), &name.parse().expect("a name"));
+    assert!(needs(1, "first") && needs(2, "reader") && !needs(1, "reader") && !needs(2, "x"));
 }
 
 #[test]

@@ -41,6 +41,7 @@ impl Accounts {
                 holder: caller.identity.caller.id().to_owned(),
             },
         };
+        let through = caller.claims.as_ref().map(|claims| claims.links()).unwrap_or_default();
         let issued = self.now();
         // To the second, as it is told.
         let end = issued.as_second().saturating_add(i64::from(seconds));
@@ -48,7 +49,7 @@ impl Accounts {
         let directory = self.directory();
         let key_ends = directory.key(source.key.as_str()).and_then(|key| key.record.expires);
         let expires = key_ends.map_or(end, |key_ends| key_ends.min(end));
-        self.issuer.issue(&Claims { source, role, issued, expires })
+        self.issuer.issue(&Claims { source, role, through, issued, expires })
     }
 
     /// Who signs with a temporary key and its token.
@@ -107,11 +108,9 @@ impl Watched {
         self.those(|claims| claims.source.tenant == tenant)
     }
 
-    /// The sessions of keys that stand for this role.
+    /// The sessions of keys that stand for this role, or were taken in it.
     pub(super) fn of_role(&self, tenant: TenantId, name: &Name) -> Vec<SessionSelector> {
-        self.those(|claims| {
-            claims.role.as_ref().is_some_and(|role| role.tenant == tenant && role.name == *name)
-        })
+        self.those(|claims| claims.needs(tenant, name))
     }
 
     fn those(&self, are: impl Fn(&Claims) -> bool) -> Vec<SessionSelector> {

@@ -105,10 +105,21 @@ fn scope_error(credential: &str, expected: &str) -> Option<String> {
     None
 }
 
+/// Whether a verified signature, in a header, is one over the whole body: by its hash, which the
+/// protocol layer computes where no header has it.
+pub(super) fn covers_body(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(CONTENT_SHA256).into_iter();
+    let first = values.next().is_none_or(|value| is_hash(value.as_bytes()));
+    first && values.next().is_none()
+}
+
+fn is_hash(value: &[u8]) -> bool {
+    value.len() == 64 && value.iter().all(u8::is_ascii_hexdigit)
+}
+
 fn refuse_payload(headers: &HeaderMap) -> Option<S3Error> {
     let value = headers.get(CONTENT_SHA256)?.as_bytes();
-    let is_hash = value.len() == 64 && value.iter().all(u8::is_ascii_hexdigit);
-    if is_hash || PAYLOADS.iter().any(|payload| payload.as_bytes() == value) {
+    if is_hash(value) || PAYLOADS.iter().any(|payload| payload.as_bytes() == value) {
         return None;
     }
     Some(S3Error::with_message(

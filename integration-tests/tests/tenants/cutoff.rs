@@ -14,7 +14,7 @@ use keyway_integration_tests::wire::Request;
 use keyway_proto::TransferPath;
 use serde_json::{Value, json};
 
-use crate::roles;
+use crate::temporary;
 use crate::world::{World, expect, policy, statement};
 
 const MIB: usize = 1 << 20;
@@ -116,7 +116,7 @@ async fn transfers_in_a_role_end_within_a_second() -> Result<()> {
     let all = policy(&[statement("Allow", &["s3:*"], &["*"])]);
     world.put("tenants/one/policies/all", &json!({ "document": all }))?;
     world.put("tenants/one/users/anna", &json!({}))?;
-    let trusted = roles::trust(&roles::user("anna"), None);
+    let trusted = temporary::trust(&temporary::user("anna"), None);
     let role = |more: &str, value: Value| -> Result<()> {
         let mut document = json!({ "trust": trusted, "policies": ["all"] });
         document[more] = value;
@@ -126,7 +126,7 @@ async fn transfers_in_a_role_end_within_a_second() -> Result<()> {
         role("state", json!("active"))?;
         world.put("tenants/one/users/anna", &json!({}))?;
         let anna = world.key("one", Some("anna"))?;
-        let mover = roles::taken(&world, &anna, "mover", &[])?;
+        let mover = temporary::taken(&world, &anna, "mover", &[])?;
         let moved = Arc::new(AtomicU64::new(0));
         let credentials =
             keyway_client::Credentials::new(&mover.keys.access_key, &*mover.keys.secret_key);

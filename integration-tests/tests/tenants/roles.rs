@@ -1,147 +1,15 @@
-//! Temporary credentials: what they open, and what stolen or forged ones do not.
+//! Roles: who may take them, and what is open in them.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use keyway_integration_tests::server::binary;
-use keyway_integration_tests::sigv4::{Credentials, Signer};
-use keyway_integration_tests::wire::{Connection, Request, Response, element, encode};
+use keyway_integration_tests::sigv4::{Credentials, Signer, UNSIGNED};
+use keyway_integration_tests::wire::{Connection, Request, Response, element};
 use serde_json::{Value, json};
 
-use crate::world::{World, denied, expect, policy, refused, statement};
-
-const TOKEN: &str = "x-amz-security-token";
-const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
-
-/// Credentials with their token.
-#[derive(Clone)]
-pub(crate) struct Temporary {
-    pub(crate) keys: Credentials,
-    pub(crate) token: String,
-}
-
-impl Temporary {
-    fn of(response: &Response) -> Result<Self> {
-        let xml = response.text();
-        let text = |name| element(&xml, name).map(str::to_owned).with_context(|| xml.clone());
-        let keys =
-            Credentials { access_key: text("AccessKeyId")?, secret_key: text("SecretAccessKey")? };
-        Ok(Self { keys, token: text("SessionToken")? })
-    }
-
-    fn send(&self, world: &World, request: Request) -> Result<Response> {
-        Ok(world.s3(&self.keys).send(request.header(TOKEN, &self.token))?)
-    }
-
-    fn get(&self, world: &World, key: &str) -> Result<Response> {
-        self.send(world, Request::object("GET", "data", key))
-    }
-}
-
-/// A call for credentials.
-fn sts(
-    world: &World,
-    by: &Credentials,
-    token: Option<&str>,
-    form: &[(&str, &str)],
-) -> Result<Response> {
-    let mut pairs = vec!["Version=2011-06-15".to_owned()];
-    for (name, value) in form {
-        pairs.push(format!("{name}={}", encode(value.as_bytes(), false)));
-    }
-    let mut request = Request::new("POST", "/")
-        .header("content-type", "application/x-www-form-urlencoded; charset=utf-8")
-        .header("host", world.server.authority())
-        .body(pairs.join("&"));
-    if let Some(token) = token {
-        request = request.header(TOKEN, token);
-    }
-    let signer = Signer { service: "sts".to_owned(), ..Signer::new(by) };
-    signer.sign(&mut request);
-    Ok(Connection::open(world.server.address())?.exchange(&request)?)
-}
-
-fn arn(role: &str) -> String {
-    format!("arn:aws:iam::000000000001:role/{role}")
-}
-
-fn assume(world: &World, by: &Credentials, role: &str, more: &[(&str, &str)]) -> Result<Response> {
-    let role = arn(role);
-    let mut form = vec![("Action", "AssumeRole"), ("RoleArn", &role), ("RoleSessionName", "job-1")];
-    form.extend(more);
-    sts(world, by, None, &form)
-}
-
-pub(crate) fn taken(
-    world: &World,
-    by: &Credentials,
-    role: &str,
-    more: &[(&str, &str)],
-) -> Result<Temporary> {
-    let response = assume(world, by, role, more)?;
-    expect(&response, 200)?;
-    Temporary::of(&response)
-}
-
-/// Fails unless the answer is this refusal of STS's.
-fn sts_refused(response: &Response, status: u16, code: &str) -> Result<()> {
-    let text = response.text();
-    ensure!(response.status == status, "{} and not {status}: {text}", response.status);
-    ensure!(text.starts_with("<ErrorResponse ") && text.contains("<Type>Sender</Type>"), "{text}");
-    ensure!(element(&text, "Code") == Some(code), "not {code}: {text}");
-    Ok(())
-}
-
-pub(crate) fn trust(principal: &Value, condition: Option<Value>) -> String {
-    let mut statement =
-        json!({ "Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole" });
-    if let Some(condition) = condition {
-        statement["Condition"] = condition;
-    }
-    policy(&[statement])
-}
-
-/// A statement that allows nothing.
-fn idle() -> Value {
-    statement("Deny", &["s3:DeleteBucket"], &["*"])
-}
-
-pub(crate) fn user(name: &str) -> Value {
-    json!({ "AWS": format!("arn:aws:iam::000000000001:user/{name}") })
-}
-
-/// A tenant (number 1) with objects in a bucket; anna, who may take the role that reads them, and
-/// ben, who may not.
-struct Scene {
-    world: World,
-    owner: Credentials,
-    anna: Credentials,
-    ben: Credentials,
-}
-
-impl Scene {
-    fn start() -> Result<Self> {
-        let world = World::start()?;
-        ensure!(world.tenant("one")? == "000000000001");
-        let owner = world.key("one", None)?;
-        expect(&world.s3(&owner).create_bucket("data")?, 200)?;
-        for key in ["open/a", "shut/a"] {
-            expect(&world.s3(&owner).put("data", key, b"x")?, 200)?;
-        }
-        let read = policy(&[statement("Allow", &["s3:GetObject", "s3:ListBucket"], &["data*"])]);
-        world.put("tenants/one/policies/read", &json!({ "document": read }))?;
-        let ask = [statement("Allow", &["sts:AssumeRole"], &["*"])];
-        let (anna, ben) = (world.user("one", "anna", &[idle()])?, world.user("one", "ben", &ask)?);
-        let scene = Self { world, owner, anna, ben };
-        scene.role("reader", &trust(&user("anna"), None))?;
-        Ok(scene)
-    }
-
-    fn role(&self, name: &str, trust: &str) -> Result<Value> {
-        let document = json!({ "trust": trust, "policies": ["read"] });
-        self.world.put(&format!("tenants/one/roles/{name}"), &document)
-    }
-}
+use crate::temporary::{Scene, Temporary, arn, assume, idle, sts, sts_refused, taken, trust, user};
+use crate::world::{denied, expect, policy, refused, statement, to};
 
 #[test]
 fn a_role_is_taken_and_does_what_its_policies_allow() -> Result<()> {
@@ -168,10 +36,7 @@ fn a_role_is_taken_and_does_what_its_policies_allow() -> Result<()> {
     let call = Request::new("GET", "/_keyway/v1/admin/tenants/self/users");
     expect(&reader.send(world, call)?, 403)?;
     // A bucket policy names the role and the session as AWS's do.
-    let own = crate::world::to(
-        json!({ "AWS": session }),
-        statement("Allow", &["s3:PutObject"], &["data/*"]),
-    );
+    let own = to(json!({ "AWS": session }), statement("Allow", &["s3:PutObject"], &["data/*"]));
     expect(&world.bucket_policy(&scene.owner, "data", &[own])?, 204)?;
     expect(&reader.send(world, Request::object("PUT", "data", "b").body("x"))?, 200)
 }
@@ -229,151 +94,6 @@ fn only_whom_the_trust_policy_names_takes_a_role() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a token is worth nothing without its key, with another key, altered, or alone.
-#[test]
-fn tokens_are_of_their_key() -> Result<()> {
-    let scene = Scene::start()?;
-    let world = &scene.world;
-    let one = taken(world, &scene.anna, "reader", &[])?;
-    let two = taken(world, &scene.anna, "reader", &[])?;
-    let get = || Request::object("GET", "data", "open/a");
-    let mut altered = one.token.clone();
-    let last = if altered.pop() == Some('A') { 'B' } else { 'A' };
-    altered.push(last);
-    let swapped = Temporary { token: two.token.clone(), ..one.clone() };
-    let forged = Temporary { token: "QUFBQUFBQUFBQUFBQUFB".to_owned(), ..one.clone() };
-    let altered = Temporary { token: altered, ..one.clone() };
-    let long_term = Temporary { keys: scene.owner.clone(), token: one.token.clone() };
-    let mixed_keys = Credentials { secret_key: two.keys.secret_key.clone(), ..one.keys.clone() };
-    let mixed = Temporary { keys: mixed_keys, ..one.clone() };
-    for (name, thief, status, code) in [
-        ("swapped", &swapped, 400, "InvalidToken"),
-        ("forged", &forged, 400, "InvalidToken"),
-        ("altered", &altered, 400, "InvalidToken"),
-        ("with a key that has none", &long_term, 400, "InvalidToken"),
-        ("with another's secret", &mixed, 403, "SignatureDoesNotMatch"),
-    ] {
-        let answer = thief.send(world, get())?;
-        refused(&answer, status, code).map_err(|error| error.context(name))?;
-        // The control endpoints and the administration ask the same.
-        for path in ["/_keyway/v1/rails", "/_keyway/v1/admin/tenants/self/users"] {
-            let answer = thief.send(world, Request::new("GET", path))?;
-            refused(&answer, status, code).map_err(|error| error.context(name))?;
-        }
-        let form = [("Action", "GetCallerIdentity")];
-        let code = if code == "InvalidToken" { "InvalidClientTokenId" } else { code };
-        sts_refused(&sts(world, &thief.keys, Some(&thief.token), &form)?, 403, code)?;
-    }
-    refused(&world.s3(&one.keys).send(get())?, 400, "InvalidToken")?;
-    refused(&world.anonymous(get().header(TOKEN, &one.token))?, 400, "InvalidToken")?;
-    let twice = get().header(TOKEN, &one.token).header(TOKEN, &one.token);
-    ensure!(world.s3(&one.keys).send(twice)?.status >= 400);
-    // Added to a signature that does not cover it.
-    let mut request = get().header("host", world.server.authority());
-    Signer::new(&one.keys).sign(&mut request);
-    let answer =
-        Connection::open(world.server.address())?.exchange(&request.header(TOKEN, &one.token))?;
-    denied(&answer)?;
-    expect(&one.get(world, "open/a")?, 200)?;
-    // Nobody takes an id of that form for a key that stays.
-    let at = format!("tenants/one/keys/{}", one.keys.access_key);
-    let root = world.server.credentials();
-    let (status, json) = world.call(root, "PUT", &at, Some(&json!({ "user": "ben" })))?;
-    ensure!(status == 400 && json["error"]["code"] == "InvalidCredentials", "{json}");
-    let log = std::fs::read_to_string(world.server.data_dir().join("audit.jsonl"))?;
-    ensure!(!log.contains(&one.token) && !world.server.log().contains(&one.token));
-    Ok(())
-}
-
-#[test]
-fn presigned_urls_carry_their_token() -> Result<()> {
-    let scene = Scene::start()?;
-    let world = &scene.world;
-    let reader = taken(world, &scene.anna, "reader", &[])?;
-    let other = taken(world, &scene.anna, "reader", &[])?;
-    let url = |token: Option<&str>| {
-        let mut request = Request::object("GET", "data", "open/a");
-        request.set("host", world.server.authority());
-        if let Some(token) = token {
-            request = request.query(TOKEN_PARAMETER, token);
-        }
-        Signer::new(&reader.keys).presign(&mut request, 3600);
-        request
-    };
-    let open = |request: &Request| -> Result<Response> {
-        Ok(Connection::open(world.server.address())?.exchange(request)?)
-    };
-    let good = url(Some(&reader.token));
-    expect(&open(&good)?, 200)?;
-    refused(&open(&url(None))?, 400, "InvalidToken")?;
-    refused(&open(&url(Some(&other.token)))?, 400, "InvalidToken")?;
-    // The signature covers the parameter.
-    let added = url(None).query(TOKEN_PARAMETER, &reader.token);
-    refused(&open(&added)?, 403, "SignatureDoesNotMatch")?;
-    denied(&open(&url(None).header(TOKEN, &reader.token))?)?;
-    refused(&open(&good.clone().header(TOKEN, &reader.token))?, 403, "AccessDenied")?;
-    world.put("tenants/one/users/anna", &json!({ "state": "suspended" }))?;
-    refused(&open(&good)?, 403, "InvalidAccessKeyId")
-}
-
-/// Goal: whoever is cut off is out at once, with all that was made for them.
-#[test]
-fn sessions_end_with_whom_they_go_back_to() -> Result<()> {
-    let scene = Scene::start()?;
-    let world = &scene.world;
-    let call = |method: &str, path: &str| -> Result<()> {
-        let (status, json) = world.call(world.server.credentials(), method, path, None)?;
-        ensure!(status == 204, "{method} {path}: {json}");
-        Ok(())
-    };
-    let ahead = "9999-01-01T00:00:00Z";
-    let trusted = trust(&user("anna"), None);
-    let role = |more: Value| -> Result<()> {
-        let mut document = json!({ "trust": trusted, "policies": ["read"] });
-        for (name, value) in more.as_object().context("fields")? {
-            document[name] = value.clone();
-        }
-        world.put("tenants/one/roles/reader", &document).map(drop)
-    };
-    let anna = |more: Value| world.put("tenants/one/users/anna", &more).map(drop);
-    type Cut<'a> = &'a dyn Fn(&Credentials) -> Result<()>;
-    let cases: [(&str, bool, Cut<'_>, Cut<'_>); 6] = [
-        ("role suspended", false, &|_| role(json!({ "state": "suspended" })), &|_| role(json!({}))),
-        ("role revoked", true, &|_| role(json!({ "sessions_valid_from": ahead })), &|_| Ok(())),
-        ("user revoked", true, &|_| anna(json!({ "sessions_valid_from": ahead })), &|_| Ok(())),
-        ("user suspended", false, &|_| anna(json!({ "state": "suspended" })), &|_| anna(json!({}))),
-        (
-            "key deleted",
-            true,
-            &|key| call("DELETE", &format!("tenants/one/keys/{}", key.access_key)),
-            &|_| Ok(()),
-        ),
-        ("role deleted", true, &|_| call("DELETE", "tenants/one/roles/reader"), &|_| {
-            role(json!({}))
-        }),
-    ];
-    for (how, for_good, cut, back) in cases {
-        let key = world.key("one", Some("anna"))?;
-        let reader = taken(world, &key, "reader", &[])?;
-        expect(&reader.get(world, "open/a")?, 200).map_err(|error| error.context(how))?;
-        cut(&key)?;
-        let answer = reader.get(world, "open/a")?;
-        refused(&answer, 403, "InvalidAccessKeyId").map_err(|error| error.context(how))?;
-        back(&key)?;
-        let status = if for_good { 403 } else { 200 };
-        let answer = reader.get(world, "open/a")?;
-        expect(&answer, status).map_err(|error| error.context(how))?;
-        // A document that does not know of it brings nothing back.
-        role(json!({}))?;
-        expect(&reader.get(world, "open/a")?, status).map_err(|error| error.context(how))?;
-        // And what begins now is good.
-        let fresh = world.key("one", Some("anna"))?;
-        let again = taken(world, &fresh, "reader", &[])?;
-        expect(&again.get(world, "open/a")?, 200).map_err(|error| error.context(how))?;
-    }
-    Ok(())
-}
-
 #[test]
 fn session_tokens_and_chains() -> Result<()> {
     let scene = Scene::start()?;
@@ -418,7 +138,13 @@ fn session_tokens_and_chains() -> Result<()> {
     sts_refused(&take(&reader, "second", "3601")?, 400, "ValidationError")?;
     let second = Temporary::of(&take(&reader, "second", "3600")?)?;
     expect(&second.get(world, "open/a")?, 200)?;
-    // All of it goes back to anna.
+    // The chain breaks with a link, and all of it goes back to anna.
+    let mut off = json!({ "trust": trust(&user("anna"), None), "policies": ["read"] });
+    off["state"] = json!("suspended");
+    world.put("tenants/one/roles/reader", &off)?;
+    refused(&second.get(world, "open/a")?, 403, "InvalidAccessKeyId")?;
+    scene.role("reader", &trust(&user("anna"), None))?;
+    expect(&second.get(world, "open/a")?, 200)?;
     world.put("tenants/one/users/anna", &json!({ "state": "suspended" }))?;
     for session in [&anna, &reader, &second] {
         refused(&session.get(world, "open/a")?, 403, "InvalidAccessKeyId")?;
@@ -441,6 +167,15 @@ fn calls_that_are_none_are_refused_in_words_of_sts() -> Result<()> {
         .header("content-type", "application/x-www-form-urlencoded")
         .body("Action=GetCallerIdentity&Version=2011-06-15");
     sts_refused(&world.anonymous(unsigned)?, 403, "MissingAuthenticationToken")?;
+    // Whoever holds a signature that does not cover the form could put another one in its place.
+    let mut open = Request::new("POST", "/")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("host", world.server.authority())
+        .body("Action=GetCallerIdentity&Version=2011-06-15");
+    let signer = Signer { service: "sts".to_owned(), ..Signer::new(&scene.anna) };
+    signer.sign_payload(&mut open, UNSIGNED);
+    let answer = Connection::open(world.server.address())?.exchange(&open)?;
+    sts_refused(&answer, 400, "IncompleteSignature")?;
     // The audit log tells who was to be what, and what became of it.
     taken(world, &scene.anna, "reader", &[])?;
     assume(world, &scene.ben, "reader", &[])?;

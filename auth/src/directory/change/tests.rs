@@ -162,7 +162,7 @@ fn claims(role: Option<(&str, &str)>) -> Arc<Claims> {
         session: "job".to_owned(),
         policy: Some(ALL.to_owned()),
     });
-    Arc::new(Claims { source, role, issued: at(10), expires: at(1000) })
+    Arc::new(Claims { source, role, through: Vec::new(), issued: at(10), expires: at(1000) })
 }
 
 fn session(directory: &Directory, claims: &Arc<Claims>) -> Result<Principal, Refused> {
@@ -223,6 +223,29 @@ fn sessions_end_with_whom_they_go_back_to() {
     let again = RoleRecord { id: "KWRother".to_owned(), ..reader() };
     assert_eq!(after(put_role(again)), (Some(Refused::Unknown), None));
     assert_eq!(after(put_role(reader())), (None, None));
+}
+
+/// Who took a role in a session of another one is out with either.
+#[test]
+fn chains_end_with_each_of_their_roles() {
+    let start = directory().with(put_role(role("first", &[]))).expect("sound");
+    let start = start.with(put_role(role("second", &[]))).expect("sound");
+    let first = claims(Some(("first", "KWRfirst")));
+    let second = claims(Some(("second", "KWRsecond")));
+    let chain = Arc::new(Claims { through: first.links(), issued: at(20), ..(*second).clone() });
+    assert_eq!(session(&start, &chain).err(), None);
+    for (called, ended, expected) in [
+        ("first", 9, None),
+        ("first", 10, Some(Refused::Revoked)),
+        ("second", 19, None),
+        ("second", 20, Some(Refused::Revoked)),
+    ] {
+        let revoked = RoleRecord { sessions_valid_from: Some(at(ended)), ..role(called, &[]) };
+        let directory = start.with(put_role(revoked)).expect("sound");
+        assert_eq!(session(&directory, &chain).err(), expected, "{called} {ended}");
+    }
+    let gone = start.with(Change::DeleteRole(ONE, name("first"))).expect("sound");
+    assert_eq!(session(&gone, &chain).err(), Some(Refused::Unknown));
 }
 
 #[test]

@@ -85,6 +85,14 @@ pub(super) fn missing_token() -> S3Error {
     error
 }
 
+/// The answer to a form that the signature does not cover.
+pub(super) fn unsigned_form() -> S3Error {
+    let code = S3ErrorCode::Custom("IncompleteSignature".into());
+    let mut error = S3Error::with_message(code, "The signature must cover the form.");
+    error.set_status_code(StatusCode::BAD_REQUEST);
+    error
+}
+
 /// GetCallerIdentity's.
 pub(super) fn caller_identity(principal: &Principal, id: &RequestId) -> S3Response<Body> {
     let caller = &principal.identity.caller;

@@ -91,10 +91,8 @@ impl AssumeRole {
             return Err(constraint("RoleSessionName", "have 2 to 64 letters, digits and _+=,.@-"));
         }
         let policy = form.remove("Policy");
-        if policy.as_deref().is_some_and(|policy| {
-            policy.is_empty() || policy.chars().count() > SESSION_POLICY_CHARACTERS_MAX
-        }) {
-            return Err(constraint("Policy", "have 1 to 2048 characters"));
+        if policy.as_deref().is_some_and(|policy| !fits_a_token(policy)) {
+            return Err(constraint("Policy", "have 1 to 2048 characters, none beyond U+00FF"));
         }
         let external_id = form.remove("ExternalId");
         if external_id.as_deref().is_some_and(|id| !is_external_id(id)) {
@@ -104,6 +102,13 @@ impl AssumeRole {
         let seconds = seconds(form, ROLE_SECONDS, ROLE_SECONDS_MAX)?;
         Ok(Self { tenant, role, session, seconds, policy, external_id })
     }
+}
+
+/// Whether a token with this policy can stand in a header.
+fn fits_a_token(policy: &str) -> bool {
+    let plain = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{ff}');
+    (1..=SESSION_POLICY_CHARACTERS_MAX).contains(&policy.chars().count())
+        && policy.chars().all(plain)
 }
 
 /// How much of the room for a session's policy this one takes.
@@ -200,6 +205,8 @@ mod tests {
             ("RoleSessionName=job&DurationSeconds=x", "ValidationError"),
             ("RoleSessionName=job&ExternalId=x", "ValidationError"),
             ("RoleSessionName=job&Policy=", "ValidationError"),
+            ("RoleSessionName=job&Policy=%E2%82%AC", "ValidationError"),
+            ("RoleSessionName=job&Policy=%01", "ValidationError"),
             (&format!("RoleSessionName=job&{long}"), "ValidationError"),
             ("RoleSessionName=job&SerialNumber=1", "ValidationError"),
             ("RoleSessionName=job&Tags.member.1.Key=a", "ValidationError"),

@@ -20,7 +20,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, Limited};
 use keyway_auth::policy::{Action, Policy, Resource};
-use keyway_auth::session::{Assumed, Issued};
+use keyway_auth::session::{Assumed, Issued, LINKS_MAX};
 use keyway_auth::{Principal, SecretsError};
 use s3s::{Body, S3Request, S3Response, S3Result};
 
@@ -94,6 +94,9 @@ impl StsRoute {
         if request.service.as_deref() != Some(signed::STS) {
             return Err(failed(denied()));
         }
+        if !signed::covers_body(&request.headers) {
+            return Err(answer::unsigned_form());
+        }
         let seen = Seen {
             credentials: request.credentials.as_ref(),
             method: &request.method,
@@ -120,12 +123,8 @@ impl StsRoute {
         request: S3Request<Body>,
         id: &RequestId,
     ) -> Result<S3Response<Body>, StsError> {
-        let info = request.extensions.get::<RequestInfo>().cloned();
         let form = form(request.input).await?;
         let call = Call::read(&form);
-        if let (Some(info), Ok(call)) = (info, &call) {
-            info.set_operation(call.name());
-        }
         let name = call.as_ref().map_or("unknown", Call::name);
         let mut done = Done::default();
         let answered = call.and_then(|call| self.done(caller, call, &mut done, id));
@@ -219,6 +218,11 @@ fn assume(
              by role chaining."
                 .to_owned(),
         ));
+    }
+    if principal.claims.as_ref().is_some_and(|claims| claims.links().len() > LINKS_MAX) {
+        return Err(StsError::Invalid(format!(
+            "The caller has taken {LINKS_MAX} roles in sessions of others already."
+        )));
     }
     if let Some(text) = &asked.policy {
         Policy::session(text)?;
