@@ -25,7 +25,7 @@ fn tokens_are_of_their_key() -> Result<()> {
     let forged = Temporary { token: "QUFBQUFBQUFBQUFBQUFB".to_owned(), ..one.clone() };
     let altered = Temporary { token: altered, ..one.clone() };
     let long_term = Temporary { keys: scene.owner.clone(), token: one.token.clone() };
-    let mixed_keys = Credentials { secret_key: two.keys.secret_key.clone(), ..one.keys.clone() };
+    let mixed_keys = Credentials { secret_key: two.keys.secret_key, ..one.keys.clone() };
     let mixed = Temporary { keys: mixed_keys, ..one.clone() };
     for (name, thief, status, code) in [
         ("swapped", &swapped, 400, "InvalidToken"),
