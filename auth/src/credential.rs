@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq;
 
 use crate::directory::Standing;
 use crate::policy::{Caller, Policy, PublicAccessBlock};
+use crate::session::Claims;
 
 /// The public half of an access key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,12 +74,14 @@ impl fmt::Debug for SecretKey {
 pub struct Principal {
     /// The tenant.
     pub tenant: TenantId,
-    /// The user within it; `root` for the tenant itself.
+    /// The user or the role within it; `root` for the tenant itself.
     pub user: Arc<str>,
     /// The access key that signed.
     pub access_key: AccessKeyId,
     /// What policies know of it.
     pub identity: Arc<Identity>,
+    /// What the token says, where the access key is a temporary one.
+    pub claims: Option<Arc<Claims>>,
 }
 
 /// Somebody, as policies see them.
@@ -86,11 +89,12 @@ pub struct Principal {
 pub struct Identity {
     /// Who it is.
     pub caller: Caller,
-    /// The policies of the user and of its groups.
+    /// The policies of the user and of its groups, or of the role.
     pub policies: Vec<Arc<Policy>>,
-    /// The access key's own: where there are any, one of them must allow as well.
+    /// The access key's own, or the session's: where there are any, one of them must allow as
+    /// well.
     pub session: Vec<Arc<Policy>>,
-    /// The user's tags: `aws:PrincipalTag/…`.
+    /// The user's or the role's tags: `aws:PrincipalTag/…`.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -108,7 +112,7 @@ impl Principal {
     /// A tenant itself, signing with this key.
     pub fn root(tenant: TenantId, access_key: AccessKeyId) -> Self {
         let identity = Arc::new(Identity::of(Caller::root(tenant)));
-        Self { tenant, user: Arc::from(Self::ROOT), access_key, identity }
+        Self { tenant, user: Arc::from(Self::ROOT), access_key, identity, claims: None }
     }
 }
 
@@ -121,11 +125,57 @@ pub struct Credential {
     pub secret: SecretKey,
 }
 
+/// Why nobody is let in with an access key and its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unauthenticated {
+    /// There is no such key, or it, its holder or its tenant may not sign now.
+    #[error("there is no such access key")]
+    NoSuchKey,
+    /// A token is missing, was not made for this key, or came with a key that has none.
+    #[error("the session token is not one of this access key")]
+    InvalidToken,
+    /// The token's time has passed.
+    #[error("the session token has expired")]
+    ExpiredToken,
+}
+
 /// Where access keys are looked up.
 pub trait CredentialStore: Send + Sync + 'static {
     /// The key with this id; `None` when there is none, or it, its user or its tenant may not
     /// sign now.
     fn find(&self, id: &str) -> Option<Credential>;
+
+    /// The secret that belongs to an id, of a key or of temporary credentials: for a signature
+    /// to be verified, and for nothing else. Who signed is what [`principal`](Self::principal)
+    /// says.
+    fn secret(&self, id: &str) -> Option<SecretKey> {
+        self.find(id).map(|credential| credential.secret)
+    }
+
+    /// Who signs with this id, and with the session token that came with it.
+    ///
+    /// # Errors
+    /// [`Unauthenticated`]: also for a token that comes with a key which is not temporary.
+    fn principal(&self, id: &str, token: Option<&str>) -> Result<Principal, Unauthenticated> {
+        if token.is_some() {
+            return Err(Unauthenticated::InvalidToken);
+        }
+        let found = self.find(id).ok_or(Unauthenticated::NoSuchKey)?;
+        Ok(found.principal)
+    }
+
+    /// Whether whoever was let in once would be let in again now.
+    fn stands(&self, principal: &Principal) -> bool {
+        self.find(principal.access_key.as_str()).is_some()
+    }
+
+    /// Somebody is about to open a session for direct transfers, which ends when they are cut
+    /// off. `false` when no more of them can be watched.
+    fn watch(&self, principal: &Principal) -> bool {
+        let _ = principal;
+        true
+    }
 
     /// The key with this id has signed a request, as was verified.
     fn used(&self, id: &str) {

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use chacha20poly1305::aead::{Aead, Generate, Key, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::secrets::{KeyProvider, SecretsError};
@@ -21,6 +23,8 @@ const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
 /// First bytes of everything sealed; the digit is the format's version.
 const MAGIC: &[u8; 8] = b"KWSEAL1\n";
+/// What stands before the context of a derived key: nothing else is made of the key by HMAC.
+const DERIVED: &[u8] = b"keyway derived key v1\n";
 /// Longest sealed file that is read.
 const SEALED_BYTES_MAX: u64 = 64 * 1024;
 
@@ -198,6 +202,13 @@ impl KeyProvider for KeyFile {
     fn open(&self, context: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         let opened = split(sealed).and_then(|parts| self.opened(context, parts));
         opened.ok_or(SecretsError::Tampered)
+    }
+
+    fn derive(&self, context: &[u8]) -> Result<Zeroizing<[u8; 32]>, SecretsError> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).expect("HMAC takes any key");
+        mac.update(DERIVED);
+        mac.update(context);
+        Ok(Zeroizing::new(mac.finalize().into_bytes().into()))
     }
 }
 

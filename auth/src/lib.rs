@@ -13,10 +13,12 @@ pub mod key_file;
 pub mod policy;
 pub mod root;
 pub mod secrets;
+pub mod session;
 pub mod sigv4;
 
 pub use credential::{
     AccessKeyId, Credential, CredentialStore, Identity, Principal, SecretKey, Terms,
+    Unauthenticated,
 };
 pub use directory::{Directory, DirectoryError, Name};
 pub use key_file::{KeyFile, KeyFileError};

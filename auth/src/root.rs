@@ -33,6 +33,9 @@ pub enum InvalidCredentials {
     /// The id would not survive in a credential scope.
     #[error("an access key id consists of letters, digits, and `-`, `_`, `.`")]
     AccessKeyCharacters,
+    /// The id would be taken for that of temporary credentials.
+    #[error("access key ids of this form are those of temporary credentials")]
+    Reserved,
     /// The secret is too short to resist guessing, or absurdly long.
     #[error("a secret key has {SECRET_CHARS_MIN} to {SECRET_CHARS_MAX} characters")]
     SecretLength,
@@ -149,6 +152,9 @@ pub fn check_access_key(id: &str) -> Result<(), InvalidCredentials> {
     if !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
         return Err(InvalidCredentials::AccessKeyCharacters);
     }
+    if crate::session::is_temporary(id) {
+        return Err(InvalidCredentials::Reserved);
+    }
     Ok(())
 }
 
@@ -206,6 +212,7 @@ mod tests {
         let refused = |id: &str, text: &str| RootCredentials::given(id, secret(text)).unwrap_err();
         assert_eq!(refused("ab", good), InvalidCredentials::AccessKeyLength(2));
         assert_eq!(refused("a/b", good), InvalidCredentials::AccessKeyCharacters);
+        assert_eq!(refused("KWT1ABCDEFGHIJKLMN23", good), InvalidCredentials::Reserved);
         assert_eq!(refused("root", &good[1..]), InvalidCredentials::SecretLength);
         assert_eq!(refused("root", &"x".repeat(257)), InvalidCredentials::SecretLength);
         assert_eq!(refused("root", "0123456789 abcdef"), InvalidCredentials::SecretCharacters);

@@ -20,6 +20,12 @@ pub trait KeyProvider: Send + Sync + 'static {
     /// # Errors
     /// [`SecretsError::Tampered`] for anything else.
     fn open(&self, context: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretsError>;
+
+    /// A key for `context` alone: the same at every call, and telling nothing of others.
+    ///
+    /// # Errors
+    /// [`SecretsError::Unavailable`] when the key cannot be used now.
+    fn derive(&self, context: &[u8]) -> Result<Zeroizing<[u8; 32]>, SecretsError>;
 }
 
 /// Why a secret was not sealed or opened. It says nothing of the secret.

@@ -116,6 +116,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         groups: [].into(),
         policies: ["own".parse().unwrap()].into(),
         tags: [].into(),
+        sessions_valid_from: None,
     };
     let key = |id: &str, user: Option<&str>| {
         let record = AccessKey {

@@ -43,6 +43,7 @@ macro_rules! clients {
 clients! {
     boto3: "boto3_client.py", built("venv/bin/python");
     boto3_breadth: "breadth_client.py", built("venv/bin/python");
+    boto3_sts: "sts_client.py", built("venv/bin/python");
     awscli: "awscli_client.sh", built("venv/bin/aws");
     pyarrow: "pyarrow_client.py", built("venv/bin/python");
     s3fs: "s3fs_client.py", built("venv-s3fs/bin/python");

@@ -16,5 +16,11 @@ mod buckets;
 mod cutoff;
 #[path = "tenants/policies.rs"]
 mod policies;
+#[path = "tenants/roles.rs"]
+mod roles;
+#[path = "tenants/temporary.rs"]
+mod temporary;
+#[path = "tenants/tokens.rs"]
+mod tokens;
 #[path = "tenants/world.rs"]
 mod world;

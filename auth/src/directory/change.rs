@@ -10,7 +10,7 @@ use std::sync::Arc;
 use keyway_proto::TenantId;
 
 use super::name::Name;
-use super::record::{Group, Key, NamedPolicy, Tenant, User};
+use super::record::{Group, Key, NamedPolicy, ROLE_SESSION_S, Role, Tenant, User};
 use super::{Directory, TENANT_NUMBER_MAX};
 use crate::credential::AccessKeyId;
 
@@ -31,6 +31,10 @@ pub enum Change {
     PutUser(User),
     /// The user is gone.
     DeleteUser(TenantId, Name),
+    /// The role is as said.
+    PutRole(Role),
+    /// The role is gone.
+    DeleteRole(TenantId, Name),
     /// The group is as said.
     PutGroup(Group),
     /// The group is gone.
@@ -52,6 +56,8 @@ pub enum Kind {
     Tenant,
     /// A user.
     User,
+    /// A role.
+    Role,
     /// A group.
     Group,
     /// A policy.
@@ -65,6 +71,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Tenant => "tenant",
             Self::User => "user",
+            Self::Role => "role",
             Self::Group => "group",
             Self::Policy => "policy",
             Self::Key => "key",
@@ -111,6 +118,9 @@ pub enum DirectoryError {
     /// A tenant's name that reads as an account number, or a number that does not.
     #[error("a tenant's number has at most twelve digits, and its name is not twelve digits")]
     TenantNumber,
+    /// A role whose sessions could last for a time out of bounds.
+    #[error("a role's sessions may last from {} to {} seconds", ROLE_SESSION_S.start(), ROLE_SESSION_S.end())]
+    SessionLength,
 }
 
 impl Directory {
@@ -134,6 +144,11 @@ impl Directory {
             Change::DeleteTenant(number) => self.delete_tenant(number),
             Change::PutUser(user) => self.put_user(user),
             Change::DeleteUser(tenant, name) => self.delete_user(tenant, name),
+            Change::PutRole(role) => self.put_role(role),
+            Change::DeleteRole(tenant, name) => {
+                let gone = self.roles.remove(&(tenant, name.clone()));
+                gone.map(drop).ok_or_else(|| no_such(Kind::Role, name.as_str()))
+            }
             Change::PutGroup(group) => self.put_group(group),
             Change::DeleteGroup(tenant, name) => self.delete_group(tenant, name),
             Change::PutPolicy(policy) => self.put_policy(policy),
@@ -171,6 +186,8 @@ impl Directory {
         };
         let by = if self.users(number).next().is_some() {
             Some(Kind::User)
+        } else if self.roles(number).next().is_some() {
+            Some(Kind::Role)
         } else if self.groups(number).next().is_some() {
             Some(Kind::Group)
         } else if self.policies(number).next().is_some() {
@@ -209,6 +226,17 @@ impl Directory {
         gone.map(drop).ok_or_else(|| no_such(Kind::User, text.as_str()))
     }
 
+    fn put_role(&mut self, role: Role) -> Result<(), DirectoryError> {
+        let record = &role.record;
+        self.require_tenant(record.tenant)?;
+        self.require_policies(record.tenant, record.policies.iter())?;
+        if !ROLE_SESSION_S.contains(&record.session_max_s) {
+            return Err(DirectoryError::SessionLength);
+        }
+        self.roles.insert((record.tenant, record.name.clone()), Arc::new(role));
+        Ok(())
+    }
+
     fn put_group(&mut self, group: Group) -> Result<(), DirectoryError> {
         self.require_tenant(group.tenant)?;
         self.require_policies(group.tenant, group.policies.iter())?;
@@ -235,6 +263,8 @@ impl Directory {
     fn delete_policy(&mut self, tenant: TenantId, name: Name) -> Result<(), DirectoryError> {
         let by = if self.users(tenant).any(|user| user.policies.contains(&name)) {
             Some(Kind::User)
+        } else if self.roles(tenant).any(|role| role.record.policies.contains(&name)) {
+            Some(Kind::Role)
         } else {
             let named = self.groups(tenant).any(|group| group.policies.contains(&name));
             named.then_some(Kind::Group)

@@ -1,4 +1,4 @@
-//! Who there is: tenants, their users, groups, policies and access keys.
+//! Who there is: tenants, their users, roles, groups, policies and access keys.
 //!
 //! A [`Directory`] is a snapshot: look-ups in it need no I/O and no lock, and a [`Change`] makes
 //! another one or is refused. Whoever keeps it stores the change, then publishes the new
@@ -14,6 +14,7 @@
 mod change;
 mod name;
 mod record;
+mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,9 +28,10 @@ use crate::policy::{Caller, Policy};
 pub use change::{Change, DirectoryError, KEYS_PER_USER_MAX, Kind};
 pub use name::{InvalidName, NAME_CHARS_MAX, Name};
 pub use record::{
-    AccessKey, Group, Key, KeyState, ManagedPolicy, NamedPolicy, Standing, Tenant, User, UserKind,
-    user_id,
+    AccessKey, Group, Key, KeyState, ManagedPolicy, NamedPolicy, ROLE_SESSION_S, Role, RoleRecord,
+    Standing, Tenant, User, UserKind, role_id, user_id,
 };
+pub(crate) use record::{id_of_text, id_text};
 
 /// Largest number of a tenant: an account number has twelve digits.
 pub const TENANT_NUMBER_MAX: u64 = 999_999_999_999;
@@ -39,6 +41,7 @@ pub const TENANT_NUMBER_MAX: u64 = 999_999_999_999;
 pub struct Directory {
     tenants: BTreeMap<TenantId, Arc<Tenant>>,
     users: BTreeMap<(TenantId, Name), Arc<User>>,
+    roles: BTreeMap<(TenantId, Name), Arc<Role>>,
     groups: BTreeMap<(TenantId, Name), Arc<Group>>,
     policies: BTreeMap<(TenantId, Name), Arc<NamedPolicy>>,
     keys: HashMap<AccessKeyId, Arc<Key>>,
@@ -63,6 +66,12 @@ pub enum Refused {
     /// Its tenant is suspended.
     #[error("the tenant is suspended")]
     TenantSuspended,
+    /// It is a session's, whose role is suspended.
+    #[error("the role is suspended")]
+    RoleSuspended,
+    /// It is a session's that was begun before sessions of its user or role were ended.
+    #[error("the session was ended")]
+    Revoked,
 }
 
 impl Directory {
@@ -81,7 +90,8 @@ impl Directory {
         let identity = Arc::new(Identity { session: key.narrowed.clone(), ..identity });
         let user = record.user.as_ref().map_or_else(|| Principal::ROOT.into(), Name::shared);
         let access_key = record.id.clone();
-        let principal = Principal { tenant: record.tenant, user, access_key, identity };
+        let tenant = record.tenant;
+        let principal = Principal { tenant, user, access_key, identity, claims: None };
         Ok(Credential { principal, secret: key.secret.clone() })
     }
 
@@ -97,13 +107,7 @@ impl Directory {
         if record.expires.is_some_and(|expires| expires <= now) {
             return Err(Refused::Expired);
         }
-        // Tenant 0 is always there, and nobody can suspend it.
-        let tenant = self.tenants.get(&record.tenant);
-        match tenant.map(|tenant| tenant.state) {
-            None if record.tenant != TenantId::ROOT => return Err(Refused::Unknown),
-            Some(Standing::Suspended) => return Err(Refused::TenantSuspended),
-            _ => {}
-        }
+        self.require_active(record.tenant)?;
         if let Some(user) = &record.user {
             let user = self.user(record.tenant, user).ok_or(Refused::Unknown)?;
             if user.state == Standing::Suspended {
@@ -113,6 +117,15 @@ impl Directory {
         Ok(())
     }
 
+    fn require_active(&self, tenant: TenantId) -> Result<(), Refused> {
+        // Tenant 0 is always there, and nobody can suspend it.
+        match self.tenants.get(&tenant).map(|tenant| tenant.state) {
+            None if tenant != TenantId::ROOT => Err(Refused::Unknown),
+            Some(Standing::Suspended) => Err(Refused::TenantSuspended),
+            _ => Ok(()),
+        }
+    }
+
     /// A user, as policies see it.
     fn identity(&self, user: &User) -> Identity {
         let mut names: Vec<&Name> = user.policies.iter().collect();
@@ -120,13 +133,19 @@ impl Directory {
         groups.for_each(|group| names.extend(&group.policies));
         names.sort_unstable();
         names.dedup();
-        let parsed = |name: &Name| -> Option<Arc<Policy>> {
-            Some(Arc::clone(&self.policy(user.tenant, name)?.parsed))
-        };
         let mut identity = Identity::of(Caller::user(user.tenant, user.name.as_str(), &user.id));
-        identity.policies = names.into_iter().filter_map(parsed).collect();
+        identity.policies = self.parsed(user.tenant, names);
         identity.tags.clone_from(&user.tags);
         identity
+    }
+
+    fn parsed<'a>(
+        &self,
+        tenant: TenantId,
+        names: impl IntoIterator<Item = &'a Name>,
+    ) -> Vec<Arc<Policy>> {
+        let parsed = |name| Some(Arc::clone(&self.policy(tenant, name)?.parsed));
+        names.into_iter().filter_map(parsed).collect()
     }
 
     /// All tenants but number 0, by number.
@@ -161,6 +180,16 @@ impl Directory {
     /// A tenant's users, by name.
     pub fn users(&self, tenant: TenantId) -> impl Iterator<Item = &Arc<User>> {
         of_tenant(&self.users, tenant)
+    }
+
+    /// A tenant's role of this name.
+    pub fn role(&self, tenant: TenantId, name: &Name) -> Option<&Arc<Role>> {
+        self.roles.get(&(tenant, name.clone()))
+    }
+
+    /// A tenant's roles, by name.
+    pub fn roles(&self, tenant: TenantId) -> impl Iterator<Item = &Arc<Role>> {
+        of_tenant(&self.roles, tenant)
     }
 
     /// A tenant's group of this name.

@@ -81,11 +81,75 @@ pub struct User {
     /// `aws:PrincipalTag/…`.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
+    /// Temporary credentials that were made until then open nothing.
+    #[serde(default)]
+    pub sessions_valid_from: Option<Timestamp>,
 }
 
 /// A new user's id.
 pub fn user_id() -> String {
     format!("KWU{}", random_letters())
+}
+
+/// Shortest and longest time that a role's sessions may be allowed to last, in seconds.
+pub const ROLE_SESSION_S: std::ops::RangeInclusive<u32> = 3600..=43_200;
+
+/// What is known of a role: somebody whom others may be for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleRecord {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Unique within the tenant.
+    pub name: Name,
+    /// The first part of `aws:userid`: never that of another, even of the same name.
+    pub id: String,
+    /// Whether its sessions open anything.
+    #[serde(default)]
+    pub state: Standing,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The text of the policy that says who may take it.
+    pub trust: String,
+    /// The policies that speak to its sessions.
+    #[serde(default)]
+    pub policies: BTreeSet<Name>,
+    /// How long a session may last, in seconds.
+    pub session_max_s: u32,
+    /// `aws:PrincipalTag/…`.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Sessions that were begun until then open nothing.
+    #[serde(default)]
+    pub sessions_valid_from: Option<Timestamp>,
+}
+
+/// A new role's id.
+pub fn role_id() -> String {
+    format!("KWR{}", random_letters())
+}
+
+/// A role with its trust policy read.
+#[derive(Clone, Debug)]
+pub struct Role {
+    /// The record.
+    pub record: RoleRecord,
+    trust: Policy,
+}
+
+impl Role {
+    /// Reads the trust policy.
+    ///
+    /// # Errors
+    /// When it is malformed; where and how.
+    pub fn read(record: RoleRecord) -> Result<Self, PolicyError> {
+        let trust = Policy::trust(&record.trust)?;
+        Ok(Self { record, trust })
+    }
+
+    /// The policy that says who may take it.
+    pub fn trust(&self) -> &Policy {
+        &self.trust
+    }
 }
 
 /// A group of a tenant's users.
@@ -207,11 +271,13 @@ impl fmt::Debug for Key {
     }
 }
 
-fn id_text<S: Serializer>(id: &AccessKeyId, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn id_text<S: Serializer>(id: &AccessKeyId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(id.as_str())
 }
 
-fn id_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AccessKeyId, D::Error> {
+pub(crate) fn id_of_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<AccessKeyId, D::Error> {
     let text = String::deserialize(deserializer)?;
     crate::root::check_access_key(&text).map_err(serde::de::Error::custom)?;
     Ok(AccessKeyId::new(&text))

@@ -1,4 +1,5 @@
-//! The actions that policies speak of: S3's for general-purpose buckets, and Keyway's own.
+//! The actions that policies speak of: S3's for general-purpose buckets, those of temporary
+//! credentials, and Keyway's own.
 
 use std::fmt;
 
@@ -14,6 +15,8 @@ pub enum Level {
     Bucket,
     /// An object.
     Object,
+    /// A role.
+    Role,
 }
 
 macro_rules! actions {
@@ -60,6 +63,7 @@ actions! {
         AdminRead "keyway:AdminRead",
         AdminWrite "keyway:AdminWrite",
         OpenSession "keyway:OpenSession",
+        GetSessionToken "sts:GetSessionToken",
     }
     Bucket {
         CreateBucket "s3:CreateBucket",
@@ -155,6 +159,9 @@ actions! {
         RdmaGet "keyway:RdmaGet",
         RdmaPut "keyway:RdmaPut",
     }
+    Role {
+        AssumeRole "sts:AssumeRole",
+    }
 }
 
 // A set of them is one integer.
@@ -166,10 +173,11 @@ impl Action {
         Self::ALL.iter().copied().find(|action| action.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether the action says how another one is carried out. What S3 action it comes with
-    /// needs an `Allow`; the gate needs only that nothing denies it.
+    /// Whether the action says how another one is carried out, or gives nobody more than they
+    /// have. What S3 action it comes with needs an `Allow`; the gate needs only that nothing
+    /// denies it.
     pub const fn is_gate(self) -> bool {
-        matches!(self, Self::RdmaGet | Self::RdmaPut | Self::OpenSession)
+        matches!(self, Self::RdmaGet | Self::RdmaPut | Self::OpenSession | Self::GetSessionToken)
     }
 }
 

@@ -108,6 +108,9 @@ pub enum Flaw {
     /// An action, none of the statement's resources is of its kind.
     #[error("{0:?} applies to none of the statement's resources")]
     Inapplicable(String),
+    /// An action that a role's trust policy cannot be about.
+    #[error("a trust policy says who may do sts:AssumeRole, and not {0:?}")]
+    NotOfRoles(String),
     /// Not a resource's name.
     #[error("{0:?} is not * and not an ARN")]
     Resource(String),
@@ -115,7 +118,7 @@ pub enum Flaw {
     #[error("{0:?} does not lie in this bucket")]
     OtherBucket(String),
     /// A principal in a policy that belongs to one.
-    #[error("only a bucket policy names principals")]
+    #[error("only the policies of buckets and roles name principals")]
     NamesPrincipal,
     /// `NotPrincipal` in an `Allow`.
     #[error("NotPrincipal is for Deny only")]

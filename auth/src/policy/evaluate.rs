@@ -117,6 +117,10 @@ pub enum DeniedBy<'p> {
     NoIdentityPolicy,
     /// The bucket's policy does not allow it to somebody who is not its owner's.
     NoBucketPolicy,
+    /// The role's trust policy does not allow it.
+    NoTrustPolicy,
+    /// The tenant itself takes no roles.
+    RootTakesNoRole,
     /// No session policy allows it.
     NoSessionPolicy,
     /// The bucket's policy is public, and the block keeps others out.
@@ -132,6 +136,8 @@ pub enum Source {
     Session(usize),
     /// The bucket's.
     Bucket,
+    /// The role's trust policy.
+    Trust,
 }
 
 /// A statement of a policy.
@@ -209,7 +215,7 @@ pub fn evaluate<'p>(request: &Request<'_>, policies: &Policies<'p>) -> Decision<
 }
 
 /// The first statement that allows; an error for one that denies.
-fn ask<'p>(
+pub(super) fn ask<'p>(
     policies: &'p [Arc<Policy>],
     source: fn(usize) -> Source,
     request: &Request<'_>,
@@ -257,6 +263,8 @@ impl fmt::Display for DeniedBy<'_> {
             Self::Statement(statement) => write!(f, "by {statement}"),
             Self::NoIdentityPolicy => f.write_str("no identity policy allows it"),
             Self::NoBucketPolicy => f.write_str("the bucket's policy does not allow it"),
+            Self::NoTrustPolicy => f.write_str("the role's trust policy does not allow it"),
+            Self::RootTakesNoRole => f.write_str("the root of a tenant takes no role"),
             Self::NoSessionPolicy => f.write_str("no session policy allows it"),
             Self::PublicAccessBlock => f.write_str(
                 "the bucket's policy is public, and the public-access block keeps others out",
@@ -275,6 +283,7 @@ impl fmt::Display for StatementRef<'_> {
             Source::Identity(number) => write!(f, " of identity policy {}", number + 1),
             Source::Session(number) => write!(f, " of session policy {}", number + 1),
             Source::Bucket => f.write_str(" of the bucket's policy"),
+            Source::Trust => f.write_str(" of the role's trust policy"),
         }
     }
 }

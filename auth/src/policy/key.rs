@@ -85,6 +85,8 @@ pub(super) enum Scope {
     Object,
     /// `s3:CreateBucket`'s.
     Create,
+    /// Those of actions on roles.
+    Role,
 }
 
 // Source: the references of global condition keys and of S3's own.
@@ -121,7 +123,7 @@ keys! {
     SourceVpc "aws:SourceVpc" Text Any "",
     SourceVpce "aws:SourceVpce" Text Any "",
     TagKeys "aws:TagKeys" List Any "requests that tag a bucket",
-    TokenIssueTime "aws:TokenIssueTime" Date Any "requests of a session",
+    TokenIssueTime "aws:TokenIssueTime" Date Any "requests with temporary credentials",
     UserAgent "aws:UserAgent" Text Any "requests with that header",
     UserId "aws:userid" Text Any "always: the user's or session's id, the account of its root, or anonymous",
     Username "aws:username" Text Any "requests of a user",
@@ -165,6 +167,11 @@ keys! {
     XAmzSseCustomerAlgorithm "s3:x-amz-server-side-encryption-customer-algorithm" Text Object "requests with that header",
     XAmzStorageClass "s3:x-amz-storage-class" Text Object "requests with that header",
     XAmzWebsiteRedirectLocation "s3:x-amz-website-redirect-location" Text Object "requests with that header",
+
+    ExternalId "sts:ExternalId" Text Role "AssumeRole with an ExternalId",
+    RoleSessionName "sts:RoleSessionName" Text Role "AssumeRole",
+    StsSourceIdentity "sts:SourceIdentity" Text Role "",
+    TransitiveTagKeys "sts:TransitiveTagKeys" List Role "",
 
     Path "keyway:Path" Text Any "always: the way that the bytes take, `http` where none was asked for",
     KeyStrength "keyway:KeyStrength" Text Any "always: the key's strength, `http` where there is none",
@@ -231,7 +238,7 @@ pub enum KeyRef {
 }
 
 /// The services whose keys are all known.
-const SERVICES: [&str; 3] = ["aws", "s3", "keyway"];
+const SERVICES: [&str; 4] = ["aws", "s3", "sts", "keyway"];
 
 impl KeyRef {
     /// The key with this name; upper and lower case are one. `None` for what is not of the form

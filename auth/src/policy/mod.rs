@@ -34,6 +34,7 @@ mod public;
 mod reference;
 mod resource;
 mod statement;
+mod trust;
 mod value;
 
 use std::fmt;
@@ -52,6 +53,7 @@ pub use principal::{Caller, PrincipalRef};
 pub use public::PublicAccessBlock;
 pub use reference::reference;
 pub use resource::Resource;
+pub use trust::may_assume;
 pub use value::{Context, UnknownKey, Value};
 
 /// Most bytes of a bucket policy.
@@ -60,6 +62,8 @@ pub const BUCKET_POLICY_BYTES_MAX: usize = 20_480;
 pub const IDENTITY_POLICY_CHARACTERS_MAX: usize = 6_144;
 /// Most characters of a session policy, white space not counted.
 pub const SESSION_POLICY_CHARACTERS_MAX: usize = 2_048;
+/// Most characters of a role's trust policy, white space not counted.
+pub const TRUST_POLICY_CHARACTERS_MAX: usize = 4_096;
 
 /// A policy that was found well-formed.
 #[derive(Clone)]
@@ -76,6 +80,7 @@ pub struct Policy {
 enum Kind {
     Identity,
     Session,
+    Trust,
     Bucket(BucketName),
 }
 
@@ -84,8 +89,14 @@ impl Kind {
         match self {
             Self::Identity => IDENTITY_POLICY_CHARACTERS_MAX,
             Self::Session => SESSION_POLICY_CHARACTERS_MAX,
+            Self::Trust => TRUST_POLICY_CHARACTERS_MAX,
             Self::Bucket(_) => BUCKET_POLICY_BYTES_MAX,
         }
+    }
+
+    /// Whether it belongs to something, and says to whom it is open.
+    const fn names_principals(&self) -> bool {
+        matches!(self, Self::Trust | Self::Bucket(_))
     }
 }
 
@@ -104,6 +115,14 @@ impl Policy {
     /// When it is malformed; where and how.
     pub fn session(text: &str) -> Result<Self, PolicyError> {
         Self::read(text, &Kind::Session)
+    }
+
+    /// A policy that says who may take a role.
+    ///
+    /// # Errors
+    /// When it is malformed, or is about anything else; where and how.
+    pub fn trust(text: &str) -> Result<Self, PolicyError> {
+        Self::read(text, &Kind::Trust)
     }
 
     /// A bucket's policy.

@@ -110,6 +110,9 @@ struct Reader<'j> {
 
 impl Reader<'_> {
     fn statement(&self, sid: Option<String>) -> Result<Statement, PolicyError> {
+        // A role's own has no resource but the role.
+        const OF_ROLE: [&str; 6] =
+            ["Sid", "Effect", "Principal", "NotPrincipal", "Action", "Condition"];
         const ELEMENTS: [&str; 9] = [
             "Sid",
             "Effect",
@@ -121,7 +124,8 @@ impl Reader<'_> {
             "NotResource",
             "Condition",
         ];
-        check_names(self.elements, &ELEMENTS, &self.place)?;
+        let known: &[&str] = if *self.kind == Kind::Trust { &OF_ROLE } else { &ELEMENTS };
+        check_names(self.elements, known, &self.place)?;
         let effect = self.effect()?;
         let principals = self.principals(effect)?;
         let named = self.actions()?;
@@ -133,7 +137,7 @@ impl Reader<'_> {
             let applies = |set: ActionSet| {
                 set.iter().any(|action| {
                     let level = action.level();
-                    level != Level::Account
+                    matches!(level, Level::Bucket | Level::Object)
                         && patterns.iter().any(|pattern| pattern.may_be(level, bucket))
                 })
             };
@@ -163,12 +167,12 @@ impl Reader<'_> {
         let these = find(self.elements, "Principal");
         let but = find(self.elements, "NotPrincipal");
         let (element, json) = match (these, but) {
-            (None, None) if !matches!(self.kind, Kind::Bucket(_)) => return Ok(Principals::Holder),
+            (None, None) if !self.kind.names_principals() => return Ok(Principals::Holder),
             (Some(json), None) => ("Principal", json),
             (None, Some(json)) => ("NotPrincipal", json),
             _ => return Err(self.error("Principal", Flaw::OneOf("Principal"))),
         };
-        if !matches!(self.kind, Kind::Bucket(_)) {
+        if !self.kind.names_principals() {
             return Err(self.error(element, Flaw::NamesPrincipal));
         }
         let named = Principals::parse(json).map_err(|flaw| self.error(element, flaw))?;
@@ -205,12 +209,19 @@ impl Reader<'_> {
             if set.is_empty() && matches!(self.kind, Kind::Bucket(_)) {
                 return Err(self.error(element, Flaw::UnknownAction(text.to_owned())));
             }
+            let of_roles = !set.is_empty() && set.iter().all(|a| a.level() == Level::Role);
+            if *self.kind == Kind::Trust && !of_roles {
+                return Err(self.error(element, Flaw::NotOfRoles(text.to_owned())));
+            }
             entries.push((text.to_owned(), set));
         }
         Ok(if element == "Action" { Named::These(entries) } else { Named::AllBut(entries) })
     }
 
     fn resources(&self) -> Result<Resources, PolicyError> {
+        if *self.kind == Kind::Trust {
+            return Ok(Resources::These(vec![ResourcePattern::Everything]));
+        }
         let (element, texts) = self.texts("Resource", "NotResource")?;
         let mut patterns = Vec::with_capacity(texts.len());
         for text in texts {
@@ -273,7 +284,7 @@ impl Reader<'_> {
     /// actions never have.
     fn key(&self, name: &str, actions: ActionSet) -> Result<KeyRef, Flaw> {
         let key = KeyRef::find(name).ok_or_else(|| Flaw::Key(name.to_owned()))?;
-        if matches!(self.kind, Kind::Bucket(_)) {
+        if self.kind.names_principals() {
             if matches!(key, KeyRef::Foreign(_)) {
                 return Err(Flaw::Key(name.to_owned()));
             }
@@ -312,6 +323,7 @@ fn has(action: Action, key: &KeyRef) -> bool {
             Scope::Object => object,
             Scope::Version => object && action.name().contains("Version"),
             Scope::Create => action == Action::CreateBucket,
+            Scope::Role => action.level() == Level::Role,
             Scope::ListObjects => {
                 matches!(action, Action::ListBucket | Action::ListBucketVersions)
             }

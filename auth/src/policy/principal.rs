@@ -1,4 +1,4 @@
-//! Who asks, and whom bucket policies name.
+//! Who asks, and whom the policies of buckets and roles name.
 
 use std::fmt;
 
@@ -80,8 +80,14 @@ impl Caller {
         Some(&*self.arn).filter(|arn| !arn.is_empty())
     }
 
-    pub(super) fn id(&self) -> &str {
+    /// `aws:userid`: never that of another.
+    pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether it took a role.
+    pub fn is_session(&self) -> bool {
+        matches!(self.kind, Kind::Session { .. })
     }
 
     /// A user's name, without its path.
@@ -120,7 +126,7 @@ fn tenant(account_text: &str) -> Option<TenantId> {
     (account(tenant) == account_text).then_some(tenant)
 }
 
-/// Somebody whom a bucket policy names.
+/// Somebody whom the policy of a bucket or a role names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PrincipalRef {

@@ -28,6 +28,7 @@ fn actions(text: &mut String) {
         (Level::Account, "On the tenant: resource `*`"),
         (Level::Bucket, "On a bucket: `arn:aws:s3:::bucket`"),
         (Level::Object, "On an object: `arn:aws:s3:::bucket/key`"),
+        (Level::Role, "On a role: `arn:aws:iam::000000000007:role/name`"),
     ] {
         let _ = write!(text, "\n### {title}\n\n");
         for action in Action::ALL.iter().filter(|action| action.level() == level) {

@@ -2,55 +2,72 @@
 
 use std::fmt;
 
+use keyway_proto::TenantId;
+
 use super::action::Level;
 use super::error::Flaw;
 use super::evaluate::Request;
 use super::key::KeyRef;
 use super::pattern::{Glob, Pattern, Piece};
+use super::principal::account;
 
 const BEGIN: &str = "arn:aws:s3:::";
 
-/// A resource: all of a tenant's, a bucket, or an object.
+/// A resource: all of a tenant's, a bucket, an object, or a role.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Resource(Box<str>);
+pub struct Resource {
+    /// The tenant whose role it is; none for what is S3's.
+    role_of: Option<TenantId>,
+    name: Box<str>,
+}
 
 impl Resource {
     /// What actions on a tenant as a whole are done to: only a pattern that matches every
     /// resource matches it.
     pub fn account() -> Self {
-        Self("*".into())
+        Self::named("*".into())
     }
 
     /// A bucket.
     pub fn bucket(bucket: &str) -> Self {
-        Self(bucket.into())
+        Self::named(bucket.into())
     }
 
     /// An object.
     pub fn object(bucket: &str, key: &str) -> Self {
-        Self(format!("{bucket}/{key}").into())
+        Self::named(format!("{bucket}/{key}").into())
+    }
+
+    /// A role.
+    pub fn role(tenant: TenantId, name: &str) -> Self {
+        Self { role_of: Some(tenant), name: format!("role/{name}").into() }
+    }
+
+    fn named(name: Box<str>) -> Self {
+        Self { role_of: None, name }
     }
 
     /// Reads `*`, an ARN, or `bucket` and `bucket/key`. `None` for another service's ARN.
     pub fn parse(text: &str) -> Option<Self> {
         if text.starts_with("arn:") {
             let name = text.strip_prefix(BEGIN).filter(|name| !name.is_empty())?;
-            return Some(Self(name.into()));
+            return Some(Self::named(name.into()));
         }
-        (!text.is_empty()).then(|| Self(text.into()))
+        (!text.is_empty()).then(|| Self::named(text.into()))
     }
 
     /// Without the ARN's beginning.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
-            "*" => f.write_str("*"),
-            name => write!(f, "{BEGIN}{name}"),
+        match (self.role_of, &*self.name) {
+            (Some(tenant), name) => write!(f, "arn:aws:iam::{}:{name}", account(tenant)),
+            (None, "*") => f.write_str("*"),
+            (None, name) => write!(f, "{BEGIN}{name}"),
         }
     }
 }
@@ -60,8 +77,14 @@ impl fmt::Display for Resource {
 pub(super) enum ResourcePattern {
     /// `*`.
     Everything,
-    /// S3's resources whose names match.
-    Named(Pattern),
+    /// Resources whose names match.
+    Named {
+        name: Pattern,
+        /// Whether S3's can.
+        of_s3: bool,
+        /// The accounts whose roles can.
+        roles_of: Option<Glob>,
+    },
     /// Another service's.
     Foreign,
 }
@@ -83,20 +106,27 @@ impl ResourcePattern {
         if scheme != "arn" || !well_formed || !named {
             return Err(Flaw::Resource(text.to_owned()));
         }
-        let pattern = Pattern::new(Piece::parse(name, true, variables)?);
-        let matches =
-            |pattern: &str, text: &str| Glob::new(&Piece::wildcards(pattern)).matches(text);
-        let ours = matches(partition, "aws")
-            && matches(service, "s3")
-            && matches(region, "")
-            && matches(account, "");
-        Ok(if ours { Self::Named(pattern) } else { Self::Foreign })
+        let name = Pattern::new(Piece::parse(name, true, variables)?);
+        let glob = |pattern: &str| Glob::new(&Piece::wildcards(pattern));
+        let ours = glob(partition).matches("aws") && glob(region).matches("");
+        let of_s3 = ours && glob(service).matches("s3") && glob(account).matches("");
+        let roles_of = (ours && glob(service).matches("iam")).then(|| glob(account));
+        let foreign = !of_s3 && roles_of.is_none();
+        Ok(if foreign { Self::Foreign } else { Self::Named { name, of_s3, roles_of } })
     }
 
     pub(super) fn matches(&self, request: &Request<'_>) -> bool {
         match self {
             Self::Everything => true,
-            Self::Named(pattern) => pattern.matches(request.resource.as_str(), request),
+            Self::Named { name, of_s3, roles_of } => {
+                let here = match request.resource.role_of {
+                    None => *of_s3,
+                    Some(tenant) => {
+                        roles_of.as_ref().is_some_and(|glob| glob.matches(&account(tenant)))
+                    }
+                };
+                here && name.matches(request.resource.as_str(), request)
+            }
             Self::Foreign => false,
         }
     }
@@ -105,9 +135,10 @@ impl ResourcePattern {
     pub(super) fn may_be_in(&self, bucket: &str) -> bool {
         match self {
             Self::Everything => true,
-            Self::Named(pattern) => {
+            Self::Named { of_s3: false, .. } => false,
+            Self::Named { name, .. } => {
                 let folder = format!("{bucket}/");
-                match pattern.beginning() {
+                match name.beginning() {
                     (text, true) => text == bucket || text.starts_with(&folder),
                     (text, false) => folder.starts_with(&*text) || text.starts_with(&folder),
                 }
@@ -120,7 +151,8 @@ impl ResourcePattern {
     pub(super) fn may_be(&self, level: Level, bucket: &str) -> bool {
         match self {
             Self::Everything => true,
-            Self::Named(pattern) => match (level, pattern.beginning()) {
+            Self::Named { of_s3: false, .. } => false,
+            Self::Named { name, .. } => match (level, name.beginning()) {
                 (Level::Object, (text, true)) => text.len() > bucket.len() + 1,
                 (Level::Object, (_, false)) => true,
                 (_, (text, _)) => !text.contains('/'),
@@ -131,7 +163,7 @@ impl ResourcePattern {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRef> {
         match self {
-            Self::Named(pattern) => Some(pattern.keys()),
+            Self::Named { name, .. } => Some(name.keys()),
             Self::Everything | Self::Foreign => None,
         }
         .into_iter()
@@ -141,6 +173,9 @@ impl ResourcePattern {
 
 #[cfg(test)]
 mod tests {
+    use super::super::action::Action;
+    use super::super::principal::Caller;
+    use super::super::value::Context;
     use super::*;
 
     #[test]
@@ -169,6 +204,43 @@ mod tests {
             "arn:aws:s3:eu-west-1::photos",
         ] {
             assert!(!may(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn roles_are_no_buckets() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let (caller, context) = (Caller::root(TenantId(7)), Context::new());
+        let fits = |pattern: &str, resource: &Resource| {
+            let action = Action::AssumeRole;
+            let (caller, context) = (&caller, &context);
+            let request = Request { caller, action, resource, owner: None, now, context };
+            ResourcePattern::parse(pattern, true).expect("parses").matches(&request)
+        };
+        let role = Resource::role(TenantId(7), "reader");
+        assert_eq!(role.to_string(), "arn:aws:iam::000000000007:role/reader");
+        for pattern in [
+            "*",
+            "arn:aws:iam::000000000007:role/reader",
+            "arn:aws:iam::*:role/*",
+            "arn:aws:iam::000000000007:role/read?r",
+            "arn:aws:*:*:*:*",
+        ] {
+            assert!(fits(pattern, &role), "{pattern}");
+        }
+        for pattern in [
+            "arn:aws:iam::000000000008:role/reader",
+            "arn:aws:iam::000000000007:user/reader",
+            "arn:aws:iam:eu::role/reader",
+            "arn:aws:s3:::*",
+            "arn:aws:s3:::role/reader",
+            "arn:aws:s3:::arn:aws:iam::000000000007:role/reader",
+        ] {
+            assert!(!fits(pattern, &role), "{pattern}");
+        }
+        // An object whose name reads like a role's is none.
+        for object in [Resource::object("role", "reader"), Resource::bucket(&role.to_string())] {
+            assert!(!fits("arn:aws:iam::000000000007:role/reader", &object), "{object}");
         }
     }
 

@@ -13,10 +13,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use keyway_auth::Directory;
-use keyway_auth::directory::{Change, Key, Name, Standing};
+use keyway_auth::directory::{Change, Key, Name, Role, Standing, User};
 use keyway_proto::{NodeId, SessionOwner, SessionSelector, TenantId};
 use parking_lot::Mutex;
 
+use super::temporary::Watched;
 use crate::node::Nodes;
 
 /// How long a node may take to close sessions before it is asked again behind the answer.
@@ -33,35 +34,84 @@ pub struct Cut {
     pub nodes_unreached: usize,
 }
 
+/// What was there before a change and is there after it.
+pub(super) struct Sides<'a> {
+    pub(super) before: &'a Directory,
+    pub(super) after: &'a Directory,
+    pub(super) now: Timestamp,
+}
+
 /// Whose sessions end with this change.
 pub(super) fn shut_out(
-    before: &Directory,
-    after: &Directory,
+    sides: &Sides<'_>,
+    watched: &Watched,
     change: &Change,
-    now: Timestamp,
 ) -> Vec<SessionSelector> {
+    let whole = |id: &str, own: SessionSelector| {
+        let mut all = watched.of_key(id);
+        all.push(own);
+        all
+    };
     match change {
         Change::PutTenant(tenant) if tenant.state == Standing::Suspended => {
-            vec![SessionSelector::Tenant(tenant.number)]
+            of_tenant(watched, tenant.number)
         }
-        Change::DeleteTenant(number) => vec![SessionSelector::Tenant(*number)],
+        Change::DeleteTenant(number) => of_tenant(watched, *number),
         Change::PutUser(user) if user.state == Standing::Suspended => {
-            of_user(before, user.tenant, &user.name)
+            let keys = keys_of(sides.before, user.tenant, &user.name);
+            keys.flat_map(|key| whole(key.record.id.as_str(), of_key(key))).collect()
         }
-        Change::DeleteUser(tenant, name) => of_user(before, *tenant, name),
-        Change::PutKey(key) if after.usable(key, now).is_err() => vec![of_key(key)],
+        Change::PutUser(user) if ends_sessions_of_user(sides.before, user) => {
+            let keys = keys_of(sides.before, user.tenant, &user.name);
+            keys.flat_map(|key| watched.of_key(key.record.id.as_str())).collect()
+        }
+        Change::DeleteUser(tenant, name) => {
+            let keys = keys_of(sides.before, *tenant, name);
+            keys.flat_map(|key| whole(key.record.id.as_str(), of_key(key))).collect()
+        }
+        Change::PutRole(role) if shuts_out_sessions(sides.before, role) => {
+            watched.of_role(role.record.tenant, &role.record.name)
+        }
+        Change::DeleteRole(tenant, name) => watched.of_role(*tenant, name),
+        Change::PutKey(key) if sides.after.usable(key, sides.now).is_err() => {
+            whole(key.record.id.as_str(), of_key(key))
+        }
         Change::DeleteKey(id) => {
-            before.key(id.as_str()).map(|key| of_key(key)).into_iter().collect()
+            let known = sides.before.key(id.as_str());
+            known.map_or_else(Vec::new, |key| whole(id.as_str(), of_key(key)))
         }
         _ => Vec::new(),
     }
 }
 
-fn of_user(directory: &Directory, tenant: TenantId, name: &Name) -> Vec<SessionSelector> {
-    let keys = directory
+/// Those in the tenant, its guests' too, and those of its users as guests elsewhere.
+fn of_tenant(watched: &Watched, tenant: TenantId) -> Vec<SessionSelector> {
+    let mut all = watched.of_tenant(tenant);
+    all.push(SessionSelector::Tenant(tenant));
+    all
+}
+
+fn ends_sessions_of_user(before: &Directory, user: &User) -> bool {
+    let known = before.user(user.tenant, &user.name);
+    known.and_then(|known| known.sessions_valid_from) != user.sessions_valid_from
+}
+
+fn shuts_out_sessions(before: &Directory, role: &Role) -> bool {
+    let record = &role.record;
+    let known = before.role(record.tenant, &record.name);
+    let known = known.and_then(|known| known.record.sessions_valid_from);
+    record.state == Standing::Suspended || known != record.sessions_valid_from
+}
+
+fn keys_of<'a>(
+    directory: &'a Directory,
+    tenant: TenantId,
+    name: &'a Name,
+) -> impl Iterator<Item = &'a Key> {
+    directory
         .keys()
-        .filter(|key| key.record.tenant == tenant && key.record.user.as_ref() == Some(name));
-    keys.map(|key| of_key(key)).collect()
+        .map(|key| &**key)
+        .filter(move |key| key.record.tenant == tenant && key.record.user.as_ref() == Some(name))
 }
 
 /// A key's sessions.

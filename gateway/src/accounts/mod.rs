@@ -9,12 +9,14 @@
 //! | the rules | `keyway_auth::directory` |
 //! | the row; secrets sealed in it | [`rows`] |
 //! | sessions of whom it shuts out | [`cutoff`] |
+//! | temporary credentials, and those of them that have sessions | [`temporary`] |
 //! | times of use, expiry, what could not be cut off at once | [`upkeep`] |
 //!
 //! What may not enter: HTTP, S3's words.
 
 mod cutoff;
 mod rows;
+mod temporary;
 mod upkeep;
 mod used;
 
@@ -23,8 +25,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use keyway_auth::directory::{Change, DirectoryError, Tenant};
+use keyway_auth::session::{Issuer, is_temporary};
 use keyway_auth::{
-    Credential, CredentialStore, Directory, KeyProvider, RootCredentials, SecretsError, Terms,
+    Credential, CredentialStore, Directory, KeyProvider, Principal, RootCredentials, SecretKey,
+    SecretsError, Terms, Unauthenticated,
 };
 use keyway_meta::{MetaError, UnixMs};
 use keyway_proto::TenantId;
@@ -62,6 +66,7 @@ pub enum AccountsError {
 pub struct Accounts {
     rows: keyway_meta::Accounts,
     secrets: Arc<dyn KeyProvider>,
+    issuer: Issuer,
     root: RootCredentials,
     clock: Arc<dyn Clock>,
     nodes: Nodes,
@@ -70,6 +75,7 @@ pub struct Accounts {
     writing: Mutex<()>,
     used: used::Used,
     cut: cutoff::Pending,
+    watched: temporary::Watched,
 }
 
 impl Accounts {
@@ -89,9 +95,11 @@ impl Accounts {
         for (account, document) in rows.all().await? {
             rows::read(&mut directory, &used, &*secrets, &account, &document)?;
         }
+        let issuer = Issuer::new(Arc::clone(&secrets))?;
         Ok(Self {
             rows,
             secrets,
+            issuer,
             root,
             clock,
             nodes,
@@ -99,6 +107,7 @@ impl Accounts {
             writing: Mutex::new(()),
             used,
             cut: cutoff::Pending::default(),
+            watched: temporary::Watched::default(),
         })
     }
 
@@ -143,7 +152,8 @@ impl Accounts {
         written.map_err(AccountsError::from)?;
         self.directory.store(Arc::new(after));
         drop(turn);
-        let shut = cutoff::shut_out(&before, &self.directory(), &change, self.now());
+        let sides = cutoff::Sides { before: &before, after: &self.directory(), now: self.now() };
+        let shut = cutoff::shut_out(&sides, &self.watched, &change);
         Ok(self.cut.off(&self.nodes, shut).await)
     }
 
@@ -183,9 +193,36 @@ impl CredentialStore for Accounts {
         }
     }
 
+    fn secret(&self, id: &str) -> Option<SecretKey> {
+        let temporary = self.issuer.secret(id);
+        temporary.or_else(|| self.find(id).map(|credential| credential.secret))
+    }
+
+    fn principal(&self, id: &str, token: Option<&str>) -> Result<Principal, Unauthenticated> {
+        if is_temporary(id) {
+            return self.temporary(id, token);
+        }
+        if token.is_some() {
+            return Err(Unauthenticated::InvalidToken);
+        }
+        self.find(id).map(|found| found.principal).ok_or(Unauthenticated::NoSuchKey)
+    }
+
+    fn stands(&self, principal: &Principal) -> bool {
+        match &principal.claims {
+            Some(claims) => self.still_stands(principal, claims),
+            None => self.find(principal.access_key.as_str()).is_some(),
+        }
+    }
+
+    fn watch(&self, principal: &Principal) -> bool {
+        let claims = principal.claims.as_ref();
+        claims.is_none_or(|claims| self.watched.add(principal, claims))
+    }
+
     fn used(&self, id: &str) {
-        // The root's is configured and not kept.
-        if !self.is_root_key(id) {
+        // The root's is configured and not kept; temporary ones are not kept either.
+        if !self.is_root_key(id) && !is_temporary(id) {
             self.used.touch(id, self.clock.now());
         }
     }

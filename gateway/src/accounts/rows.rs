@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use keyway_auth::directory::{
-    AccessKey, Change, Group, Key, ManagedPolicy, NamedPolicy, Tenant, User,
+    AccessKey, Change, Group, Key, ManagedPolicy, NamedPolicy, Role, RoleRecord, Tenant, User,
 };
 use keyway_auth::{Directory, KeyProvider, SecretKey};
 use keyway_meta::{Account, UnixMs};
@@ -35,6 +35,11 @@ pub(super) fn read(
     let change = match account {
         Account::Tenant(_) => Change::PutTenant(decode::<Tenant>(document).map_err(damaged)?),
         Account::User(..) => Change::PutUser(decode::<User>(document).map_err(damaged)?),
+        Account::Role(..) => {
+            let record = decode::<RoleRecord>(document).map_err(damaged)?;
+            let role = Role::read(record).map_err(|error| damaged(error.to_string()))?;
+            Change::PutRole(role)
+        }
         Account::Group(..) => Change::PutGroup(decode::<Group>(document).map_err(damaged)?),
         Account::Policy(..) => {
             let record = decode::<ManagedPolicy>(document).map_err(damaged)?;
@@ -68,6 +73,7 @@ pub(super) fn written(
     let document = match change {
         Change::PutTenant(tenant) => Some(encode(tenant)),
         Change::PutUser(user) => Some(encode(user)),
+        Change::PutRole(role) => Some(encode(&role.record)),
         Change::PutGroup(group) => Some(encode(group)),
         Change::PutPolicy(policy) => Some(encode(&policy.record)),
         Change::PutKey(key) => {
@@ -98,6 +104,8 @@ fn written_name(change: &Change) -> Account {
         Change::DeleteTenant(number) => Account::Tenant(*number),
         Change::PutUser(user) => Account::User(user.tenant, user.name.to_string()),
         Change::DeleteUser(tenant, name) => Account::User(*tenant, name.to_string()),
+        Change::PutRole(role) => Account::Role(role.record.tenant, role.record.name.to_string()),
+        Change::DeleteRole(tenant, name) => Account::Role(*tenant, name.to_string()),
         Change::PutGroup(group) => Account::Group(group.tenant, group.name.to_string()),
         Change::DeleteGroup(tenant, name) => Account::Group(*tenant, name.to_string()),
         Change::PutPolicy(policy) => {
@@ -117,6 +125,7 @@ fn named(account: &Account) -> String {
         Account::Policy(tenant, name) => format!("policy {name:?} of tenant {tenant}"),
         Account::Group(tenant, name) => format!("group {name:?} of tenant {tenant}"),
         Account::User(tenant, name) => format!("user {name:?} of tenant {tenant}"),
+        Account::Role(tenant, name) => format!("role {name:?} of tenant {tenant}"),
         Account::Key(id) => format!("access key {id:?}"),
         Account::Used(id) => format!("time of use of access key {id:?}"),
     }

@@ -1,4 +1,4 @@
-//! What accounts need beside requests: the sessions of keys that expire, of nodes that did not
+//! What accounts need beside requests: the sessions of keys that expire, temporary ones too, of nodes that did not
 //! answer, and the times of use.
 
 use std::time::Duration;
@@ -31,7 +31,11 @@ impl Accounts {
             let expired = directory.keys().filter(|key| {
                 key.record.expires.is_some_and(|expires| last < expires && expires <= now)
             });
-            let shut = expired.map(|key| cutoff::of_key(key)).collect();
+            let mut shut = self.watched.expired(now);
+            for key in expired {
+                shut.push(cutoff::of_key(key));
+                shut.extend(self.watched.of_key(key.record.id.as_str()));
+            }
             last = now;
             self.cut.off(&self.nodes, shut).await;
             self.cut.again(&self.nodes).await;

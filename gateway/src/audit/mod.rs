@@ -94,6 +94,26 @@ pub enum Event {
         #[serde(flatten)]
         request: Request,
     },
+    /// Temporary credentials were made, or were to be; or somebody asked who they are.
+    Sts {
+        /// Who asked.
+        caller: String,
+        /// Its access key.
+        access_key: Option<String>,
+        /// The call.
+        call: &'static str,
+        /// The role that was to be taken.
+        role: Option<String>,
+        /// The session's name.
+        session: Option<String>,
+        /// The access key that was made.
+        issued: Option<String>,
+        /// The code of a refusal.
+        code: Option<String>,
+        /// Whence it came, and what for.
+        #[serde(flatten)]
+        request: Request,
+    },
     /// A session for direct transfers was opened or closed.
     Session {
         /// Who asked.

@@ -22,7 +22,7 @@ use s3s::dto::*;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response};
 use serde::{Deserialize, Serialize};
 
-use super::access::caller;
+use super::access::{caller, session_token};
 use super::errors::Failure;
 use super::host::BaseDomains;
 use super::{Core, resolve};
@@ -279,8 +279,9 @@ impl Cors {
         let query = request.uri().query().unwrap_or_default();
         let presigned = || query.split('&').find_map(|pair| pair.strip_prefix("X-Amz-Credential="));
         let key = named.or_else(presigned).and_then(|text| text.split(['/', '%']).next());
-        let credential = key.and_then(|key| self.credentials.find(key));
-        credential.map_or(self.core.public_tenant, |credential| credential.principal.tenant)
+        let token = session_token(request.headers(), query).ok().flatten();
+        let signer = key.and_then(|key| self.credentials.principal(key, token.as_deref()).ok());
+        signer.map_or(self.core.public_tenant, |principal| principal.tenant)
     }
 }
 

@@ -20,12 +20,11 @@ use super::errors::{self, Failure};
 use super::host::BaseDomains;
 use super::rdma::Lent;
 use super::service::RequestId;
-use super::{framing, signed};
+use super::{framing, signed, sts};
 use crate::audit::Audit;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
-const SECURITY_TOKEN: &str = "x-amz-security-token";
 
 /// The methods that S3 has operations for.
 const METHODS: [Method; 6] =
@@ -61,6 +60,7 @@ pub(super) async fn call(
     let told = surroundings.cors.told(&request).await;
     let lent = Lent::begin(&mut request);
     let claim = Claim::of(&request, &id);
+    let is_sts = sts::is_meant(request.method(), request.uri(), request.headers());
     let mut response = match refuse_early(&request) {
         Some(error) => refused(error),
         None if cors::is_preflight(&request) => match surroundings.cors.preflight(&request).await {
@@ -77,7 +77,9 @@ pub(super) async fn call(
     if response.status().is_client_error() {
         claim.judge(&response, &surroundings.audit);
     }
-    if response.status().is_client_error() || response.status().is_server_error() {
+    if is_sts {
+        response = sts::translated(response, &id);
+    } else if response.status().is_client_error() || response.status().is_server_error() {
         name_request(&mut response, &id, head_only);
     }
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
@@ -140,16 +142,15 @@ fn refuse_early(request: &Request<Body>) -> Option<S3Error> {
              Signature query string parameter or the Authorization header should be specified",
         ));
     }
-    if request.headers().contains_key(SECURITY_TOKEN) || has(SECURITY_TOKEN) {
-        return Some(S3Error::new(S3ErrorCode::InvalidToken));
-    }
     if query.split('&').any(has_stray_control) {
         return Some(S3Error::with_message(
             S3ErrorCode::InvalidArgument,
             "Query parameters cannot contain control characters.",
         ));
     }
-    signed::refuse_form(request.headers(), query)
+    let is_sts = sts::is_meant(request.method(), request.uri(), request.headers());
+    let service = if is_sts { signed::STS } else { signed::S3 };
+    signed::refuse_form(request.headers(), query, service)
 }
 
 /// Whether a parameter has a control character where no operation could want one. The protocol

@@ -58,6 +58,7 @@ mod routes;
 pub mod service;
 mod signed;
 mod store;
+mod sts;
 mod tagging;
 mod versions;
 

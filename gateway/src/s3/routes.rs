@@ -1,5 +1,5 @@
 //! What is answered past the protocol layer's own routing, but behind its signatures: reads
-//! that it would refuse, and the control endpoints.
+//! that it would refuse, the control endpoints, and the calls for temporary credentials.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use keyway_auth::policy::Action;
-use keyway_dataplane::TransferError;
 use keyway_dataplane::node::BodyError;
+use keyway_dataplane::{SessionError, TransferError};
 use keyway_proto::ranges::RANGES_DOCUMENT_BYTES_MAX;
 use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
@@ -22,6 +22,8 @@ use super::gather;
 use super::lenient::LenientReads;
 use super::prefetch;
 use super::service::RequestId;
+use super::signed;
+use super::sts::{self, StsRoute};
 use crate::audit::Event;
 use crate::control::admin::{
     ADMIN_DOCUMENT_BYTES_MAX, AdminAnswer, AdminCall, AdminError, Administration, Verb,
@@ -35,9 +37,10 @@ const SESSIONS_CLOSED: HeaderName = HeaderName::from_static("x-keyway-sessions-c
 /// Nodes that did not answer when they were to close sessions, and are asked again.
 const NODES_UNREACHED: HeaderName = HeaderName::from_static("x-keyway-nodes-unreached");
 
-/// Both kinds of routes; the protocol layer takes one.
+/// All kinds of routes; the protocol layer takes one.
 pub(super) struct Routes {
     pub(super) control: ControlRoute,
+    pub(super) sts: StsRoute,
     pub(super) lenient: LenientReads,
 }
 
@@ -50,12 +53,17 @@ impl S3Route for Routes {
         headers: &HeaderMap,
         extensions: &mut Extensions,
     ) -> bool {
-        is_control(uri) || self.lenient.is_match(method, uri, headers, extensions)
+        is_control(uri)
+            || sts::is_meant(method, uri, headers)
+            || self.lenient.is_match(method, uri, headers, extensions)
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         if is_control(&request.uri) {
             return self.control.check_access(request);
+        }
+        if sts::is_meant(&request.method, &request.uri, &request.headers) {
+            return self.sts.check_access(request);
         }
         self.lenient.check_access(request).await
     }
@@ -63,6 +71,9 @@ impl S3Route for Routes {
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
         if is_control(&request.uri) {
             return self.control.call(request).await;
+        }
+        if sts::is_meant(&request.method, &request.uri, &request.headers) {
+            return self.sts.call(request).await;
         }
         self.lenient.call(request).await
     }
@@ -95,6 +106,9 @@ impl ControlRoute {
             } else if let Ok(call) = Call::of(&request.method, request.uri.path()) {
                 info.set_operation(call.name());
             }
+        }
+        if request.service.as_deref().is_some_and(|service| service != signed::S3) {
+            return Err(denied().answer(&id_of(&request.extensions)));
         }
         let seen = Seen {
             credentials: request.credentials.as_ref(),
@@ -193,8 +207,13 @@ impl ControlRoute {
         document: &[u8],
     ) -> Result<control::Answer, Failure> {
         let owner = caller.session_owner().ok_or_else(denied)?;
+        let principal = caller.principal.as_ref().ok_or_else(denied)?;
         if !matches!(call, Call::CloseSession(_)) {
             caller.may_in_tenant(Action::OpenSession)?;
+            // Before the node opens it: whoever cuts the key off then closes it.
+            if !self.core.credentials.watch(principal) {
+                return Err(control::ControlError::from(SessionError::TooMany).into());
+            }
         }
         let answer = self.control.answer(owner.clone(), call, document).await?;
         let session = match call {
@@ -213,7 +232,7 @@ impl ControlRoute {
         if let Some(opened) = &answer.opened {
             let kind = opened.strength.map_or(SessionKind::Local, SessionKind::Verbs);
             self.core.sessions.opened(opened.session, kind);
-            if self.core.credentials.find(&owner.access_key).is_none() {
+            if !self.core.credentials.stands(principal) {
                 let close = Call::CloseSession(opened.session);
                 self.control.answer(owner, close, &[]).await?;
                 return Err(denied());

@@ -22,7 +22,9 @@ use super::lenient::LenientReads;
 use super::operations::Operations;
 use super::routes::{ControlRoute, Routes};
 use super::store::SignedChunks;
-use super::{Core, DirectCounts, S3Config, S3State};
+use super::sts::StsRoute;
+use super::{Core, DirectCounts, S3Config, S3State, signed};
+use crate::control::admin::Administration;
 use crate::node::Grants;
 
 /// Why a configuration cannot be served.
@@ -70,6 +72,8 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         part_copies: tokio::sync::Semaphore::new(PART_COPIES_MAX),
     });
     let gate = Gate::new(Arc::clone(&core));
+    let accounts = state.administration.as_ref().map(Administration::accounts).cloned();
+    let sts = StsRoute::new(gate.clone(), Arc::clone(&core), accounts);
     let control = ControlRoute::new(gate.clone(), Arc::clone(&core), state.administration);
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));
@@ -81,7 +85,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     builder.set_auth(Secrets(state.credentials));
     builder.set_access(gate.clone());
     let lenient = LenientReads { core, gate, domains: domains.clone() };
-    builder.set_route(Routes { control, lenient });
+    builder.set_route(Routes { control, sts, lenient });
     builder.set_host(domains.clone());
     let audit = state.audit;
     let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, audit };
@@ -120,7 +124,9 @@ fn protocol(config: &S3Config, limits: &Limits) -> ProtocolConfig {
     protocol.put_object_max_size = Some(config.put_max_bytes);
     protocol.aws_chunked_stream_max_chunk_size = limits.signed_chunk;
     protocol.presigned_url_max_skew_time_secs = config.clock_skew_max_s;
-    protocol.sig_v4_allowed_services = vec!["s3".to_owned()];
+    // Which of them a request must be signed for is decided before (`signed`) and where it is
+    // answered.
+    protocol.sig_v4_allowed_services = vec![signed::S3.to_owned(), signed::STS.to_owned()];
     // Forms post objects past our checks; they come with their own operation or not at all.
     protocol.allow_post_signature = false;
     protocol

@@ -9,7 +9,10 @@ use s3s::{S3Error, S3ErrorCode};
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// Of another signature that S3 has and this server has not: the protocol layer says so.
 const ASYMMETRIC: &str = "AWS4-ECDSA-P256-SHA256";
-const SERVICE: &str = "s3";
+/// The service that signatures are for, but for calls of [`STS`].
+pub(super) const S3: &str = "s3";
+/// The service that makes temporary credentials.
+pub(super) const STS: &str = "sts";
 const TERMINAL: &str = "aws4_request";
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
@@ -23,11 +26,11 @@ const PAYLOADS: [&str; 6] = [
     "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER",
 ];
 
-/// Refuses a signature whose form says that it cannot be one for this service. `None` lets it
+/// Refuses a signature whose form says that it cannot be one for the service that is meant. `None` lets it
 /// pass: to be verified, or, where there is none, to be refused for that.
-pub(super) fn refuse_form(headers: &HeaderMap, query: &str) -> Option<S3Error> {
+pub(super) fn refuse_form(headers: &HeaderMap, query: &str, service: &str) -> Option<S3Error> {
     if let Some(text) = authorization(headers) {
-        return refuse_authorization(text).or_else(|| refuse_payload(headers));
+        return refuse_authorization(text, service).or_else(|| refuse_payload(headers));
     }
     parameter(query, "X-Amz-Signature")?;
     let invalid = |message: String| {
@@ -39,11 +42,11 @@ pub(super) fn refuse_form(headers: &HeaderMap, query: &str) -> Option<S3Error> {
         return Some(invalid(format!("X-Amz-Algorithm only supports \"{ALGORITHM}\"")));
     }
     let credential = parameter(query, "X-Amz-Credential")?;
-    let message = scope_error(&credential)?;
+    let message = scope_error(&credential, service)?;
     Some(invalid(format!("Error parsing the X-Amz-Credential parameter; {message}")))
 }
 
-fn refuse_authorization(text: &str) -> Option<S3Error> {
+fn refuse_authorization(text: &str, service: &str) -> Option<S3Error> {
     let malformed = |message: &str| {
         Some(S3Error::with_message(
             S3ErrorCode::AuthorizationHeaderMalformed,
@@ -68,11 +71,11 @@ fn refuse_authorization(text: &str) -> Option<S3Error> {
              Signature.",
         );
     };
-    malformed(&scope_error(credential)?)
+    malformed(&scope_error(credential, service)?)
 }
 
-/// What is wrong with a credential's scope: `id/yyyymmdd/region/s3/aws4_request`.
-fn scope_error(credential: &str) -> Option<String> {
+/// What is wrong with a credential's scope: `id/yyyymmdd/region/service/aws4_request`.
+fn scope_error(credential: &str, expected: &str) -> Option<String> {
     // From the right: an id may have slashes.
     let mut parts = credential.rsplitn(5, '/');
     let (Some(terminal), Some(service), Some(_region), Some(date), Some(_id)) =
@@ -88,9 +91,9 @@ fn scope_error(credential: &str) -> Option<String> {
             "incorrect terminal \"{terminal}\". This endpoint uses \"{TERMINAL}\"."
         ));
     }
-    if service != SERVICE {
+    if service != expected {
         return Some(format!(
-            "incorrect service \"{service}\". This endpoint belongs to \"{SERVICE}\"."
+            "incorrect service \"{service}\". This endpoint belongs to \"{expected}\"."
         ));
     }
     if date.len() != 8 || !date.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -102,10 +105,21 @@ fn scope_error(credential: &str) -> Option<String> {
     None
 }
 
+/// Whether a verified signature, in a header, is one over the whole body: by its hash, which the
+/// protocol layer computes where no header has it.
+pub(super) fn covers_body(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(CONTENT_SHA256).into_iter();
+    let first = values.next().is_none_or(|value| is_hash(value.as_bytes()));
+    first && values.next().is_none()
+}
+
+fn is_hash(value: &[u8]) -> bool {
+    value.len() == 64 && value.iter().all(u8::is_ascii_hexdigit)
+}
+
 fn refuse_payload(headers: &HeaderMap) -> Option<S3Error> {
     let value = headers.get(CONTENT_SHA256)?.as_bytes();
-    let is_hash = value.len() == 64 && value.iter().all(u8::is_ascii_hexdigit);
-    if is_hash || PAYLOADS.iter().any(|payload| payload.as_bytes() == value) {
+    if is_hash(value) || PAYLOADS.iter().any(|payload| payload.as_bytes() == value) {
         return None;
     }
     Some(S3Error::with_message(
@@ -195,7 +209,16 @@ mod tests {
 
     #[test]
     fn ids_may_have_slashes() {
-        assert_eq!(scope_error("a/b/c/20260101/us-east-1/s3/aws4_request"), None);
-        assert!(scope_error("20260101/us-east-1/s3/aws4_request").is_some());
+        assert_eq!(scope_error("a/b/c/20260101/us-east-1/s3/aws4_request", S3), None);
+        assert!(scope_error("20260101/us-east-1/s3/aws4_request", S3).is_some());
+    }
+
+    #[test]
+    fn a_signature_is_for_one_service() {
+        for (signed, meant) in [(S3, STS), (STS, S3)] {
+            let scope = |service| format!("a/20260101/us-east-1/{service}/aws4_request");
+            assert_eq!(scope_error(&scope(signed), signed), None);
+            assert!(scope_error(&scope(signed), meant).is_some());
+        }
     }
 }

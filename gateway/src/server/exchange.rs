@@ -41,7 +41,7 @@ const DRAIN_BYTES_MAX: u64 = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Operations told by name, sorted: names come with requests, attributes must be few.
-const OPERATIONS: [&str; 25] = [
+const OPERATIONS: [&str; 26] = [
     "AbortMultipartUpload",
     "Administer",
     "CloseSession",
@@ -65,6 +65,7 @@ const OPERATIONS: [&str; 25] = [
     "ListRails",
     "OpenSession",
     "PutObject",
+    "Sts",
     "UploadPart",
     "UploadPartCopy",
 ];

@@ -1,6 +1,7 @@
 //! A server of its own for each test, and a client that signs.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +12,12 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use keyway_auth::sigv4::{Payload, Signer};
-use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+use keyway_auth::{
+    AccessKeyId, Credential, CredentialStore, KeyFile, Principal, RootCredentials, SecretKey,
+};
 use keyway_dataplane::{LocalNode, StorageNode};
+use keyway_gateway::accounts::Accounts;
+use keyway_gateway::control::admin::Administration;
 use keyway_gateway::node::Nodes;
 use keyway_gateway::s3::{Clock, DirectCounts, S3Config, S3State, service};
 use keyway_meta::{Catalog, MemoryStore, UnixMs};
@@ -42,6 +47,10 @@ impl CredentialStore for TwoKeys {
 pub(crate) struct SetClock(AtomicU64);
 
 impl SetClock {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(1_767_225_600_000)))
+    }
+
     pub(crate) fn advance_s(&self, seconds: u64) {
         self.0.fetch_add(seconds * 1000, Ordering::Relaxed);
     }
@@ -87,17 +96,52 @@ impl Server {
 
     /// Starts one over these nodes.
     pub(crate) async fn over_nodes(config: S3Config, nodes: Nodes, local: Arc<LocalNode>) -> Self {
-        let clock = Arc::new(SetClock(AtomicU64::new(1_767_225_600_000)));
-        let catalog = Arc::new(Catalog::new(Arc::new(MemoryStore::new())));
+        let clock = SetClock::new();
         let state = S3State {
-            catalog: Arc::clone(&catalog),
-            nodes: nodes.clone(),
+            catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
+            nodes,
             credentials: Arc::new(TwoKeys),
             clock: clock.clone(),
             administration: None,
             audit: Default::default(),
             maintenance: None,
         };
+        Self::of_state(state, config, clock, local).await
+    }
+
+    /// Starts one whose keys are those of accounts; [`ACCESS_KEY`] is the root's. `dir` holds the
+    /// key that secrets are sealed with.
+    pub(crate) async fn with_accounts(dir: &Path) -> (Self, Arc<Accounts>) {
+        let local = LocalNode::in_memory(NodeId(1), 512 * MIB, 64 << 20).unwrap();
+        let (clock, nodes) = (SetClock::new(), Nodes::single(local.clone()));
+        let store = Arc::new(MemoryStore::new());
+        let catalog = Arc::new(Catalog::new(store.clone()));
+        let key = KeyFile::open_or_create(&dir.join("secrets.key")).unwrap();
+        let secret = SecretKey::new(SECRET_KEY.to_owned());
+        let root = RootCredentials::given(ACCESS_KEY, secret).unwrap();
+        let rows = keyway_meta::Accounts::new(store);
+        let opened = Accounts::open(rows, Arc::new(key), root, clock.clone(), nodes.clone()).await;
+        let accounts = Arc::new(opened.unwrap());
+        let administration = Administration::new(Arc::clone(&accounts), Arc::clone(&catalog));
+        let state = S3State {
+            catalog,
+            nodes,
+            credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
+            clock: clock.clone(),
+            administration: Some(administration),
+            audit: Default::default(),
+            maintenance: None,
+        };
+        (Self::of_state(state, S3Config::default(), clock, local).await, accounts)
+    }
+
+    async fn of_state(
+        state: S3State,
+        config: S3Config,
+        clock: Arc<SetClock>,
+        local: Arc<LocalNode>,
+    ) -> Self {
+        let (catalog, nodes) = (Arc::clone(&state.catalog), state.nodes.clone());
         let service = service(state, &config).unwrap();
         let direct_counts = Arc::clone(service.direct_counts());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

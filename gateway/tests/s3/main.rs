@@ -26,4 +26,5 @@ mod ranges;
 mod rdma;
 mod signing;
 mod tagging;
+mod temporary;
 mod versions;

@@ -10,9 +10,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use keyway_client::{Client, HostBuffer, PathPolicy, RetryPolicy};
 use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::sigv4::Credentials;
+use keyway_integration_tests::wire::Request;
 use keyway_proto::TransferPath;
 use serde_json::{Value, json};
 
+use crate::temporary;
 use crate::world::{World, expect, policy, statement};
 
 const MIB: usize = 1 << 20;
@@ -99,6 +101,74 @@ async fn transfers_under_way_end_within_a_second() -> Result<()> {
         world.put("tenants/one/users/anna", &user)?;
     }
     ensure!(neighbour.rdma_stats().failures == 0, "the neighbour was disturbed");
+    Ok(())
+}
+
+/// Goal: the same for temporary credentials, whose sessions with nodes go by their own key: they
+/// end with the role, with the user who took it, and with the key that it was taken with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_in_a_role_end_within_a_second() -> Result<()> {
+    let world = World::start()?;
+    world.tenant("one")?;
+    let owner = world.key("one", None)?;
+    expect(&world.s3(&owner).create_bucket("data")?, 200)?;
+    expect(&world.s3(&owner).put("data", "large", &payload(1, 32 * MIB))?, 200)?;
+    let all = policy(&[statement("Allow", &["s3:*"], &["*"])]);
+    world.put("tenants/one/policies/all", &json!({ "document": all }))?;
+    world.put("tenants/one/users/anna", &json!({}))?;
+    let trusted = temporary::trust(&temporary::user("anna"), None);
+    let role = |more: &str, value: Value| -> Result<()> {
+        let mut document = json!({ "trust": trusted, "policies": ["all"] });
+        document[more] = value;
+        world.put("tenants/one/roles/mover", &document).map(drop)
+    };
+    for what in ["suspension", "revocation", "user", "key"] {
+        role("state", json!("active"))?;
+        world.put("tenants/one/users/anna", &json!({}))?;
+        let anna = world.key("one", Some("anna"))?;
+        let mover = temporary::taken(&world, &anna, "mover", &[])?;
+        let moved = Arc::new(AtomicU64::new(0));
+        let credentials =
+            keyway_client::Credentials::new(&mover.keys.access_key, &*mover.keys.secret_key);
+        let client = Client::builder()
+            .endpoint(world.server.url())
+            .credentials(credentials.with_session_token(&*mover.token))
+            .path(PathPolicy::Require(TransferPath::IpcHost))
+            .retry(once())
+            .build()?;
+        let looped = tokio::spawn(get_until_refused(client, Arc::clone(&moved)));
+        let begun = Instant::now();
+        while moved.load(Ordering::Relaxed) < 3 {
+            ensure!(begun.elapsed() < Duration::from_secs(30), "{what}: no transfer went well");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let cut = Instant::now();
+        let (path, change) = match what {
+            "suspension" | "revocation" => {
+                let (field, value) = match what {
+                    "suspension" => ("state", "suspended"),
+                    _ => ("sessions_valid_from", "9999-01-01T00:00:00Z"),
+                };
+                let mut document = json!({ "trust": trusted, "policies": ["all"] });
+                document[field] = json!(value);
+                ("tenants/one/roles/mover".to_owned(), document)
+            }
+            "user" => ("tenants/one/users/anna".to_owned(), json!({ "state": "suspended" })),
+            _ => (
+                format!("tenants/one/keys/{}", anna.access_key),
+                json!({ "user": "anna", "state": "disabled" }),
+            ),
+        };
+        let request = Request::new("PUT", format!("/_keyway/v1/admin/{path}"));
+        let answer = world.root().send(request.body(change.to_string()))?;
+        expect(&answer, 200)?;
+        let closed = answer.header("x-keyway-sessions-closed");
+        ensure!(closed.is_some_and(|closed| closed != "0"), "{what}: {closed:?} were closed");
+        let last = tokio::time::timeout(Duration::from_secs(30), looped).await;
+        let ended = last.context("the transfers went on")??.duration_since(cut);
+        ensure!(ended <= WITHIN, "{what}: bytes moved for {ended:?}");
+        println!("{what}: the last byte moved after {ended:?}");
+    }
     Ok(())
 }
 

@@ -3,9 +3,13 @@
 use jiff::Timestamp;
 
 use super::*;
+use crate::credential::Principal;
 use crate::credential::SecretKey;
-use crate::directory::{AccessKey, KeyState, ManagedPolicy, Refused, Standing, UserKind};
+use crate::directory::{
+    AccessKey, KeyState, ManagedPolicy, Refused, RoleRecord, Standing, UserKind,
+};
 use crate::policy::PublicAccessBlock;
+use crate::session::{Assumed, Claims, Source};
 
 const ONE: TenantId = TenantId(1);
 const ALL: &str = r#"{"Version": "2012-10-17",
@@ -40,7 +44,29 @@ fn user(called: &str, groups: &[&str], policies: &[&str]) -> User {
         groups: groups.iter().map(|group| name(group)).collect(),
         policies: policies.iter().map(|policy| name(policy)).collect(),
         tags: [("team".to_owned(), "vision".to_owned())].into(),
+        sessions_valid_from: None,
     }
+}
+
+fn role(called: &str, policies: &[&str]) -> RoleRecord {
+    RoleRecord {
+        tenant: ONE,
+        name: name(called),
+        id: format!("KWR{called}"),
+        state: Standing::Active,
+        created: at(0),
+        trust: r#"{"Statement": {"Effect": "Allow", "Action": "sts:AssumeRole",
+            "Principal": {"AWS": "000000000001"}}}"#
+            .to_owned(),
+        policies: policies.iter().map(|policy| name(policy)).collect(),
+        session_max_s: 3600,
+        tags: [("of".to_owned(), "role".to_owned())].into(),
+        sessions_valid_from: None,
+    }
+}
+
+fn put_role(record: RoleRecord) -> Change {
+    Change::PutRole(Role::read(record).expect("a trust policy"))
 }
 
 fn policy(called: &str) -> Change {
@@ -123,6 +149,120 @@ fn who_is_cut_off_cannot_sign() {
     assert_eq!(refused(key(expiring.clone()), 10), Refused::Expired);
     assert!(directory().with(key(expiring)).expect("sound").find("KEYA", at(9)).is_ok());
     assert_eq!(refused(Change::DeleteKey(AccessKeyId::new("KEYA")), 1), Refused::Unknown);
+}
+
+/// Claims of somebody who signs with KEYA, in this role, made at second 10.
+fn claims(role: Option<(&str, &str)>) -> Arc<Claims> {
+    let source =
+        Source { key: AccessKeyId::new("KEYA"), tenant: ONE, holder: "KWUanna".to_owned() };
+    let role = role.map(|(called, id)| Assumed {
+        tenant: ONE,
+        name: name(called),
+        id: id.to_owned(),
+        session: "job".to_owned(),
+        policy: Some(ALL.to_owned()),
+    });
+    Arc::new(Claims { source, role, through: Vec::new(), issued: at(10), expires: at(1000) })
+}
+
+fn session(directory: &Directory, claims: &Arc<Claims>) -> Result<Principal, Refused> {
+    let source = directory.find(claims.source.key.as_str(), at(11))?.principal;
+    directory.session(AccessKeyId::new("TEMPORARY"), Arc::clone(claims), &source)
+}
+
+#[test]
+fn a_session_is_its_role_or_its_holder() {
+    let directory = directory().with(put_role(role("reader", &["own"]))).expect("sound");
+    let found = session(&directory, &claims(Some(("reader", "KWRreader")))).expect("it stands");
+    let identity = &found.identity;
+    let arn = "arn:aws:sts::000000000001:assumed-role/reader/job";
+    assert_eq!(
+        (identity.caller.to_string().as_str(), identity.caller.id()),
+        (arn, "KWRreader:job")
+    );
+    assert_eq!((identity.policies.len(), identity.session.len()), (1, 1));
+    assert_eq!(identity.tags.get("of").map(String::as_str), Some("role"));
+    assert_eq!(found.access_key.as_str(), "TEMPORARY");
+    let own = session(&directory, &claims(None)).expect("it stands");
+    assert_eq!(own.identity.caller.to_string(), "arn:aws:iam::000000000001:user/anna");
+    assert_eq!((own.identity.policies.len(), own.access_key.as_str()), (2, "TEMPORARY"));
+    assert!(own.claims.is_some());
+}
+
+#[test]
+fn sessions_end_with_whom_they_go_back_to() {
+    let start = directory().with(put_role(role("reader", &["own"]))).expect("sound");
+    let (taken, own) = (claims(Some(("reader", "KWRreader"))), claims(None));
+    let after = |change: Change| {
+        let directory = start.with(change).expect("sound");
+        (session(&directory, &taken).err(), session(&directory, &own).err())
+    };
+    let both = |why: Refused| (Some(why), Some(why));
+    let anna = || user("anna", &[], &[]);
+    let tenant_off = Tenant { state: Standing::Suspended, ..tenant(1, "acme") };
+    assert_eq!(after(Change::PutTenant(tenant_off)), both(Refused::TenantSuspended));
+    let user_off = User { state: Standing::Suspended, ..anna() };
+    assert_eq!(after(Change::PutUser(user_off)), both(Refused::UserSuspended));
+    let disabled = AccessKey { state: KeyState::Disabled, ..access_key("KEYA", Some("anna")) };
+    assert_eq!(after(key(disabled)), both(Refused::Disabled));
+    assert_eq!(after(Change::DeleteKey(AccessKeyId::new("KEYA"))), both(Refused::Unknown));
+    for (ended, expected) in [(9, (None, None)), (10, both(Refused::Revoked))] {
+        let revoked = User { sessions_valid_from: Some(at(ended)), ..anna() };
+        assert_eq!(after(Change::PutUser(revoked)), expected);
+    }
+    // The user of that name is another one by now.
+    let again = User { id: "KWUother".to_owned(), ..anna() };
+    assert_eq!(after(Change::PutUser(again)), both(Refused::Unknown));
+    // What happens to the role ends its own alone.
+    let reader = || role("reader", &[]);
+    let suspended = RoleRecord { state: Standing::Suspended, ..reader() };
+    assert_eq!(after(put_role(suspended)), (Some(Refused::RoleSuspended), None));
+    let revoked = RoleRecord { sessions_valid_from: Some(at(10)), ..reader() };
+    assert_eq!(after(put_role(revoked)), (Some(Refused::Revoked), None));
+    assert_eq!(after(Change::DeleteRole(ONE, name("reader"))), (Some(Refused::Unknown), None));
+    let again = RoleRecord { id: "KWRother".to_owned(), ..reader() };
+    assert_eq!(after(put_role(again)), (Some(Refused::Unknown), None));
+    assert_eq!(after(put_role(reader())), (None, None));
+}
+
+/// Who took a role in a session of another one is out with either.
+#[test]
+fn chains_end_with_each_of_their_roles() {
+    let start = directory().with(put_role(role("first", &[]))).expect("sound");
+    let start = start.with(put_role(role("second", &[]))).expect("sound");
+    let first = claims(Some(("first", "KWRfirst")));
+    let second = claims(Some(("second", "KWRsecond")));
+    let chain = Arc::new(Claims { through: first.links(), issued: at(20), ..(*second).clone() });
+    assert_eq!(session(&start, &chain).err(), None);
+    for (called, ended, expected) in [
+        ("first", 9, None),
+        ("first", 10, Some(Refused::Revoked)),
+        ("second", 19, None),
+        ("second", 20, Some(Refused::Revoked)),
+    ] {
+        let revoked = RoleRecord { sessions_valid_from: Some(at(ended)), ..role(called, &[]) };
+        let directory = start.with(put_role(revoked)).expect("sound");
+        assert_eq!(session(&directory, &chain).err(), expected, "{called} {ended}");
+    }
+    let gone = start.with(Change::DeleteRole(ONE, name("first"))).expect("sound");
+    assert_eq!(session(&gone, &chain).err(), Some(Refused::Unknown));
+}
+
+#[test]
+fn roles_keep_rules() {
+    let directory = directory().with(put_role(role("reader", &["own"]))).expect("sound");
+    let refused = |change| directory.with(change).map(drop).expect_err("refused");
+    assert_eq!(refused(put_role(role("other", &["none"]))), no_such(Kind::Policy, "none"));
+    for session_max_s in [0, 3599, 43_201] {
+        let odd = RoleRecord { session_max_s, ..role("other", &[]) };
+        assert_eq!(refused(put_role(odd)), DirectoryError::SessionLength);
+    }
+    let none = Change::DeleteRole(ONE, name("other"));
+    assert_eq!(refused(none), no_such(Kind::Role, "other"));
+    let user = Change::PutUser(user("anna", &["team"], &["all"]));
+    let unused = directory.with(user).expect("sound");
+    let policy = unused.with(Change::DeletePolicy(ONE, name("own"))).map(drop);
+    assert_eq!(policy, Err(in_use(Kind::Policy, "own", Kind::Role)));
 }
 
 #[test]

@@ -10,6 +10,7 @@ const TENANT: u8 = b't';
 const POLICY: u8 = b'p';
 const GROUP: u8 = b'g';
 const USER: u8 = b'u';
+const ROLE: u8 = b'r';
 const KEY: u8 = b'k';
 const USED: u8 = b'l';
 
@@ -25,6 +26,7 @@ pub(crate) fn account(account: &Account) -> Bytes {
         Account::Policy(tenant, name) => of_tenant(POLICY, *tenant, name),
         Account::Group(tenant, name) => of_tenant(GROUP, *tenant, name),
         Account::User(tenant, name) => of_tenant(USER, *tenant, name),
+        Account::Role(tenant, name) => of_tenant(ROLE, *tenant, name),
         Account::Key(id) => of_all(KEY, id),
         Account::Used(id) => of_all(USED, id),
     }
@@ -50,6 +52,7 @@ pub(crate) fn parse_account(key: &[u8]) -> Option<Account> {
         POLICY => Some(Account::Policy(tenant, name)),
         GROUP => Some(Account::Group(tenant, name)),
         USER => Some(Account::User(tenant, name)),
+        ROLE => Some(Account::Role(tenant, name)),
         _ => None,
     }
 }
@@ -84,6 +87,7 @@ mod tests {
             (Account::Policy(tenant, name()), b"ap", &b"x"[..]),
             (Account::Group(tenant, name()), b"ag", &b"x"[..]),
             (Account::User(tenant, name()), b"au", &b"x"[..]),
+            (Account::Role(tenant, name()), b"ar", &b"x"[..]),
         ] {
             assert_eq!(account(&record), [&head[..], &seven, tail].concat());
             assert_eq!(parse_account(&account(&record)), Some(record));

@@ -1,4 +1,5 @@
 //! `keyway admin tenant`, `user`, `group`, `key`, and the stored policies of `keyway admin policy`.
+//! Roles are in [`roles`](crate::roles).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -74,6 +75,8 @@ enum UserCommand {
     Suspend { user: String },
     /// Takes that back.
     Resume { user: String },
+    /// Ends all temporary credentials that a user has, also in roles; its keys stay.
+    RevokeSessions { user: String },
     /// Deletes a user that has no keys any more.
     Delete { user: String },
 }
@@ -149,13 +152,13 @@ enum KeyCommand {
 #[derive(clap::Args)]
 pub(crate) struct Of {
     #[command(flatten)]
-    connection: Connection,
+    pub(crate) connection: Connection,
     /// The tenant, by name or number; the caller's own unless one is named.
     #[arg(long, global = true, default_value = "self")]
-    tenant: String,
+    pub(crate) tenant: String,
 }
 
-fn pair(text: &str) -> Result<(String, String), &'static str> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), &'static str> {
     let (key, value) = text.split_once('=').ok_or("it has no =")?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -183,12 +186,22 @@ impl Admin {
     }
 
     /// Changes some fields of what is there, and leaves the others as they are.
-    async fn patch(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
+    pub(crate) async fn patch(
+        &self,
+        path: &str,
+        sent: &[&str],
+        fields: Value,
+    ) -> anyhow::Result<Value> {
         self.merge(self.get(path).await?, path, sent, fields).await
     }
 
     /// The same; what is not there is made.
-    async fn make(&self, path: &str, sent: &[&str], fields: Value) -> anyhow::Result<Value> {
+    pub(crate) async fn make(
+        &self,
+        path: &str,
+        sent: &[&str],
+        fields: Value,
+    ) -> anyhow::Result<Value> {
         let known = match self.get(path).await {
             Err(error) if is_missing(&error) => Value::Null,
             known => known?,
@@ -218,6 +231,8 @@ impl Admin {
 const TENANT: [&str; 3] = ["name", "state", "public_access_block"];
 const USER: [&str; 5] = ["kind", "state", "groups", "policies", "tags"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
+/// A time that lies ahead on every clock, which the server takes for its own now.
+pub(crate) const AHEAD: &str = "9999-01-01T00:00:00Z";
 
 fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ClientError::is_not_found)
@@ -228,7 +243,7 @@ pub(crate) fn part(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn show(document: &Value) -> anyhow::Result<()> {
+pub(crate) fn show(document: &Value) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     Ok(writeln!(stdout, "{}", serde_json::to_string_pretty(document)?)?)
 }
@@ -280,6 +295,10 @@ impl Users {
                 }
                 UserCommand::Resume { user } => {
                     let fields = json!({ "state": "active" });
+                    show(&admin.patch(&path(user), &USER, fields).await?)
+                }
+                UserCommand::RevokeSessions { user } => {
+                    let fields = json!({ "sessions_valid_from": AHEAD });
                     show(&admin.patch(&path(user), &USER, fields).await?)
                 }
                 UserCommand::Delete { user } => admin.delete(&path(user)).await,

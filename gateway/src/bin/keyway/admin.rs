@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
-use crate::{accounts, apply, audit, policy};
+use crate::{accounts, apply, audit, policy, roles};
 
 /// Says who may do what, and helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
@@ -20,6 +20,7 @@ enum Command {
     /// Makes, suspends and deletes tenants.
     Tenant(accounts::Tenants),
     User(accounts::Users),
+    Role(roles::Roles),
     Group(accounts::Groups),
     Key(accounts::Keys),
     Policy(policy::Args),
@@ -72,6 +73,7 @@ impl Args {
         match self.command {
             Command::Tenant(tenants) => tenants.run(),
             Command::User(users) => users.run(),
+            Command::Role(roles) => roles.run(),
             Command::Group(groups) => groups.run(),
             Command::Key(keys) => keys.run(),
             Command::Policy(policy) => policy.run(),

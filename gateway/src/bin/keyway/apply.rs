@@ -14,7 +14,7 @@ use crate::client::{Connection, block_on};
 /// Makes tenants be as a file says (docs/tenants.md).
 ///
 /// What the file does not name stays, unless --prune is given: then, in the tenants that it names,
-/// keys, users, groups and policies that it does not name are deleted. To apply a file twice
+/// keys, users, roles, groups and policies that it does not name are deleted. To apply a file twice
 /// changes nothing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -47,6 +47,8 @@ struct Tenant {
     policies: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
     users: BTreeMap<String, Value>,
+    /// Roles. `trust` is the trust policy's text, or the policy itself.
+    roles: BTreeMap<String, Value>,
     /// Keys, by id. `secret_env` names the variable that holds a new key's secret.
     keys: BTreeMap<String, Value>,
 }
@@ -83,17 +85,20 @@ impl Args {
             self.put(admin, &base, &settings).await?;
         }
         for (policy, document) in &tenant.policies {
-            let text = match document {
-                Value::String(text) => text.clone(),
-                object => object.to_string(),
-            };
             let path = format!("{base}/policies/{}", part(policy));
-            self.put(admin, &path, &json!({ "document": text })).await?;
+            self.put(admin, &path, &json!({ "document": text(document) })).await?;
         }
         for (kind, things) in [("groups", &tenant.groups), ("users", &tenant.users)] {
             for (thing, settings) in things {
                 self.put(admin, &format!("{base}/{kind}/{}", part(thing)), settings).await?;
             }
+        }
+        for (role, settings) in &tenant.roles {
+            let mut settings = settings.clone();
+            if let Some(trust) = settings.get_mut("trust") {
+                *trust = text(trust).into();
+            }
+            self.put(admin, &format!("{base}/roles/{}", part(role)), &settings).await?;
         }
         for (id, settings) in &tenant.keys {
             let path = format!("{base}/keys/{}", part(id));
@@ -105,6 +110,7 @@ impl Args {
             self.prune(admin, &base, ("keys", "id"), &keys).await?;
             for (kind, things) in [
                 ("users", &tenant.users),
+                ("roles", &tenant.roles),
                 ("groups", &tenant.groups),
                 ("policies", &tenant.policies),
             ] {
@@ -141,6 +147,14 @@ impl Args {
             admin.put(path, settings).await.with_context(|| path.to_owned())?;
         }
         Ok(())
+    }
+}
+
+/// A policy's text.
+fn text(document: &Value) -> String {
+    match document {
+        Value::String(text) => text.clone(),
+        object => object.to_string(),
     }
 }
 

@@ -26,6 +26,7 @@ mod policy;
 mod prefetch;
 mod put;
 mod rm;
+mod roles;
 mod run;
 mod serve;
 mod settings;

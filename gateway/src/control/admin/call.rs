@@ -10,11 +10,13 @@ use super::error::AdminError;
 pub(super) const PREFIX: &str = "/_keyway/v1/admin/";
 
 /// All paths, with the methods that they have. The OpenAPI document is made from it.
-pub(super) const ROUTES: [(&str, &[Verb]); 10] = [
+pub(super) const ROUTES: [(&str, &[Verb]); 12] = [
     ("tenants", &[Verb::Get]),
     ("tenants/{tenant}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/users", &[Verb::Get]),
     ("tenants/{tenant}/users/{user}", &[Verb::Get, Verb::Put, Verb::Delete]),
+    ("tenants/{tenant}/roles", &[Verb::Get]),
+    ("tenants/{tenant}/roles/{role}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/groups", &[Verb::Get]),
     ("tenants/{tenant}/groups/{group}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/policies", &[Verb::Get]),
@@ -45,6 +47,10 @@ pub enum Target {
     Users(String),
     /// A user.
     User(String, Name),
+    /// A tenant's roles.
+    Roles(String),
+    /// A role.
+    Role(String, Name),
     /// A tenant's groups.
     Groups(String),
     /// A group.
@@ -92,6 +98,8 @@ impl AdminCall {
             ["tenants", of] if !of.is_empty() => Target::Tenant(tenant(of)),
             ["tenants", of, "users"] => Target::Users(tenant(of)),
             ["tenants", of, "users", user] => Target::User(tenant(of), name(user)?),
+            ["tenants", of, "roles"] => Target::Roles(tenant(of)),
+            ["tenants", of, "roles", role] => Target::Role(tenant(of), name(role)?),
             ["tenants", of, "groups"] => Target::Groups(tenant(of)),
             ["tenants", of, "groups", group] => Target::Group(tenant(of), name(group)?),
             ["tenants", of, "policies"] => Target::Policies(tenant(of)),
@@ -104,6 +112,7 @@ impl AdminCall {
             target,
             Target::Tenants
                 | Target::Users(_)
+                | Target::Roles(_)
                 | Target::Groups(_)
                 | Target::Policies(_)
                 | Target::Keys(_)

@@ -4,9 +4,10 @@
 //! who make the same thing make it once.
 
 use http::StatusCode;
+use jiff::Timestamp;
 use keyway_auth::directory::{
-    AccessKey, Change, Group, Key, KeyState, Kind, ManagedPolicy, Name, NamedPolicy, Standing,
-    Tenant, User, UserKind, user_id,
+    AccessKey, Change, Group, Key, KeyState, Kind, ManagedPolicy, Name, NamedPolicy, Role,
+    RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
 };
 use keyway_auth::root::{check_access_key, check_secret, generated_secret};
 use keyway_auth::{AccessKeyId, Principal, SecretKey};
@@ -16,8 +17,8 @@ use serde::de::DeserializeOwned;
 use super::call::{AdminCall, Target, Verb};
 use super::document::{
     GroupDocument, GroupSettings, HolderKind, KeyDocument, KeySettings, KeyStanding,
-    PolicyDocument, PolicySettings, SELF, TenantDocument, TenantSettings, UserDocument,
-    UserSettings,
+    PolicyDocument, PolicySettings, RoleDocument, RoleSettings, SELF, TenantDocument,
+    TenantSettings, UserDocument, UserSettings,
 };
 use super::error::AdminError;
 use super::{AdminAnswer, Administration, answered, reached};
@@ -41,6 +42,11 @@ impl Administration {
             Target::User(of, name) => {
                 let gone = Change::DeleteUser(find(of)?, name.clone());
                 self.delete(Kind::User, gone).await
+            }
+            Target::Role(of, name) if put => self.put_role(find(of)?, name, read(document)?).await,
+            Target::Role(of, name) => {
+                let gone = Change::DeleteRole(find(of)?, name.clone());
+                self.delete(Kind::Role, gone).await
             }
             Target::Group(of, name) if put => {
                 self.put_group(find(of)?, name, read(document)?).await
@@ -143,10 +149,53 @@ impl Administration {
                     groups: settings.groups,
                     policies: settings.policies,
                     tags: settings.tags,
+                    sessions_valid_from: later(
+                        known.and_then(|user| user.sessions_valid_from),
+                        settings.sessions_valid_from,
+                        now,
+                    ),
                 };
                 told = Some((status(known.is_none()), UserDocument::from(&user)));
                 let same = known.is_some_and(|known| **known == user);
                 Ok::<_, AdminError>((!same).then_some(Change::PutUser(user)))
+            })
+            .await?;
+        let (status, document) = told.ok_or(AdminError::Interrupted)?;
+        answered(status, &document, cut)
+    }
+
+    async fn put_role(
+        &self,
+        tenant: TenantId,
+        name: &Name,
+        settings: RoleSettings,
+    ) -> Result<AdminAnswer, AdminError> {
+        let now = self.accounts.now();
+        let mut told = None;
+        let cut = self
+            .accounts
+            .change(|directory| {
+                let known = directory.role(tenant, name).map(|role| &role.record);
+                let record = RoleRecord {
+                    tenant,
+                    name: name.clone(),
+                    id: known.map_or_else(role_id, |role| role.id.clone()),
+                    state: settings.state.into(),
+                    created: known.map_or(now, |role| role.created),
+                    trust: settings.trust,
+                    policies: settings.policies,
+                    session_max_s: settings.session_max_s,
+                    tags: settings.tags,
+                    sessions_valid_from: later(
+                        known.and_then(|role| role.sessions_valid_from),
+                        settings.sessions_valid_from,
+                        now,
+                    ),
+                };
+                told = Some((status(known.is_none()), RoleDocument::from(&record)));
+                let same = known.is_some_and(|known| *known == record);
+                let role = Role::read(record)?;
+                Ok::<_, AdminError>((!same).then_some(Change::PutRole(role)))
             })
             .await?;
         let (status, document) = told.ok_or(AdminError::Interrupted)?;
@@ -280,6 +329,12 @@ impl Administration {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The time until which sessions are ended: it never goes back, so that a document that does not
+/// know of it revives none.
+fn later(known: Option<Timestamp>, given: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    known.max(given.map(|given| given.min(now)))
 }
 
 fn status(made: bool) -> StatusCode {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use keyway_auth::directory::{
-    AccessKey, Group, KeyState, ManagedPolicy, Name, Standing, Tenant, User, UserKind,
+    AccessKey, Group, KeyState, ManagedPolicy, Name, RoleRecord, Standing, Tenant, User, UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
 use keyway_proto::TenantId;
@@ -95,6 +95,10 @@ pub struct UserSettings {
     pub policies: BTreeSet<Name>,
     /// `aws:PrincipalTag/…`.
     pub tags: BTreeMap<String, String>,
+    /// Temporary credentials that were made until then open nothing. It never goes back, and what
+    /// lies ahead means now.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub sessions_valid_from: Option<Timestamp>,
 }
 
 /// A user.
@@ -112,6 +116,54 @@ pub struct UserDocument {
     /// The rest, as it is sent.
     #[serde(flatten)]
     pub settings: UserSettings,
+}
+
+/// What is sent of a role.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoleSettings {
+    /// The text of the policy that says who may take it, with `sts:AssumeRole`.
+    pub trust: String,
+    /// Whether its sessions open anything.
+    #[serde(default)]
+    pub state: State,
+    /// The policies that speak to its sessions.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub policies: BTreeSet<Name>,
+    /// How long a session may last, in seconds: from 3600 to 43200.
+    #[serde(default = "role_session_s")]
+    pub session_max_s: u32,
+    /// `aws:PrincipalTag/…`.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Sessions that were begun until then open nothing. It never goes back, and what lies ahead
+    /// means now.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub sessions_valid_from: Option<Timestamp>,
+}
+
+/// An hour.
+const fn role_session_s() -> u32 {
+    3600
+}
+
+/// A role.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RoleDocument {
+    /// Its name.
+    pub name: String,
+    /// The first part of its sessions' `aws:userid`.
+    pub id: String,
+    /// Its ARN.
+    pub arn: String,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The rest, as it is sent.
+    #[serde(flatten)]
+    pub settings: RoleSettings,
 }
 
 /// What is sent of a group.
@@ -233,6 +285,8 @@ lists! {
     Tenants { tenants: TenantDocument }
     /// A tenant's users.
     Users { users: UserDocument }
+    /// A tenant's roles.
+    Roles { roles: RoleDocument }
     /// A tenant's groups.
     Groups { groups: GroupDocument }
     /// A tenant's policies.
@@ -315,6 +369,26 @@ impl From<&User> for UserDocument {
                 groups: user.groups.clone(),
                 policies: user.policies.clone(),
                 tags: user.tags.clone(),
+                sessions_valid_from: user.sessions_valid_from,
+            },
+        }
+    }
+}
+
+impl From<&RoleRecord> for RoleDocument {
+    fn from(role: &RoleRecord) -> Self {
+        Self {
+            name: role.name.to_string(),
+            id: role.id.clone(),
+            arn: format!("arn:aws:iam::{}:role/{}", number(role.tenant), role.name),
+            created: role.created,
+            settings: RoleSettings {
+                trust: role.trust.clone(),
+                state: role.state.into(),
+                policies: role.policies.clone(),
+                session_max_s: role.session_max_s,
+                tags: role.tags.clone(),
+                sessions_valid_from: role.sessions_valid_from,
             },
         }
     }

@@ -105,6 +105,7 @@ fn directory(error: &DirectoryError) -> (StatusCode, &'static str) {
             match kind {
                 Kind::Tenant => "NoSuchTenant",
                 Kind::User => "NoSuchUser",
+                Kind::Role => "NoSuchRole",
                 Kind::Group => "NoSuchGroup",
                 Kind::Policy => "NoSuchPolicy",
                 Kind::Key => "NoSuchKey",
@@ -114,6 +115,7 @@ fn directory(error: &DirectoryError) -> (StatusCode, &'static str) {
         DirectoryError::InUse { .. } => (StatusCode::CONFLICT, "InUse"),
         DirectoryError::Root => (StatusCode::FORBIDDEN, "AccessDenied"),
         DirectoryError::TooMany(_) => (StatusCode::CONFLICT, "LimitExceeded"),
+        DirectoryError::SessionLength => (StatusCode::BAD_REQUEST, "InvalidArgument"),
         _ => (StatusCode::BAD_REQUEST, "InvalidName"),
     }
 }

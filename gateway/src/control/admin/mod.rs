@@ -1,4 +1,4 @@
-//! The administration: tenants, users, groups, policies and keys, as documents under paths.
+//! The administration: tenants, users, roles, groups, policies and keys, as documents under paths.
 //!
 //! GET tells, PUT makes a thing be as the document says, DELETE makes it be gone. All of them may
 //! be repeated. `keyway admin openapi` prints the OpenAPI document (docs/openapi.json), which is made
@@ -58,6 +58,11 @@ impl Administration {
         Self { accounts, catalog }
     }
 
+    /// The accounts.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
     /// Does what somebody of this tenant calls for, who may read or write as the call does. A
     /// change that was begun is made, though the caller goes away.
     ///
@@ -101,6 +106,15 @@ impl Administration {
             Target::User(tenant, name) => {
                 let user = directory.user(find(tenant)?, name);
                 ok(&UserDocument::from(&**user.ok_or_else(|| no_such(Kind::User, name))?))
+            }
+            Target::Roles(tenant) => {
+                let roles = directory.roles(find(tenant)?);
+                ok(&Roles { roles: roles.map(|role| (&role.record).into()).collect() })
+            }
+            Target::Role(tenant, name) => {
+                let role = directory.role(find(tenant)?, name);
+                let role = role.ok_or_else(|| no_such(Kind::Role, name))?;
+                ok(&RoleDocument::from(&role.record))
             }
             Target::Groups(tenant) => {
                 let groups = directory.groups(find(tenant)?);

@@ -6,14 +6,16 @@ use utoipa::openapi::ComponentsBuilder;
 use super::call::{PREFIX, ROUTES, Verb};
 use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
-    KeyDocument, KeySettings, KeyStanding, Keys, Policies, PolicyDocument, PolicySettings, State,
-    TenantDocument, TenantSettings, Tenants, UserDocument, UserSettings, Users,
+    KeyDocument, KeySettings, KeyStanding, Keys, Policies, PolicyDocument, PolicySettings,
+    RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants,
+    UserDocument, UserSettings, Users,
 };
 
 /// What each route is about: its plural's and its documents' schemas.
-const SCHEMAS: [(&str, &str, &str, &str); 5] = [
+const SCHEMAS: [(&str, &str, &str, &str); 6] = [
     ("tenants", "Tenants", "TenantDocument", "TenantSettings"),
     ("users", "Users", "UserDocument", "UserSettings"),
+    ("roles", "Roles", "RoleDocument", "RoleSettings"),
     ("groups", "Groups", "GroupDocument", "GroupSettings"),
     ("policies", "Policies", "PolicyDocument", "PolicySettings"),
     ("keys", "Keys", "KeyDocument", "KeySettings"),
@@ -35,7 +37,7 @@ pub fn document() -> String {
         "openapi": "3.1.0",
         "info": {
             "title": "Keyway administration",
-            "description": "Tenants, users, groups, policies and access keys. Requests are signed \
+            "description": "Tenants, users, roles, groups, policies and access keys. Requests are signed \
                 like S3's (AWS4-HMAC-SHA256, service s3), with the SHA-256 of the body in \
                 x-amz-content-sha256. PUT and DELETE may be repeated. What fails before the \
                 endpoint is reached, such as a signature, is answered with S3's XML.",
@@ -76,6 +78,9 @@ fn schemas() -> Value {
         .schema_from::<Policies>()
         .schema_from::<PolicyDocument>()
         .schema_from::<PolicySettings>()
+        .schema_from::<RoleDocument>()
+        .schema_from::<RoleSettings>()
+        .schema_from::<Roles>()
         .schema_from::<State>()
         .schema_from::<TenantDocument>()
         .schema_from::<TenantSettings>()

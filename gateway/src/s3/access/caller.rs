@@ -4,7 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use keyway_auth::policy::{
-    Action, Context, Decision, Key, On, Policies, Policy, PublicAccessBlock, Resource, evaluate,
+    Action, Context, Decision, DeniedBy, Key, On, Policies, Policy, PublicAccessBlock, Resource,
+    evaluate, may_assume,
 };
 use keyway_auth::{Identity, Principal, policy};
 use keyway_meta::{Bucket, CatalogError};
@@ -27,7 +28,7 @@ pub(in crate::s3) struct Caller {
     /// The same for what it copies from.
     pub(in crate::s3) source_tenant: TenantId,
     /// Who signed; nobody for a request without a signature.
-    pub(super) principal: Option<Principal>,
+    pub(in crate::s3) principal: Option<Principal>,
     pub(super) context: Context<'static>,
     /// The ways that the bytes may take: several where the node alone knows.
     pub(super) ways: Vec<Way>,
@@ -303,6 +304,41 @@ impl Caller {
         self.may(&Question { action, resource, owner: None, rules: None })
     }
 
+    /// Asks whether a role may be taken: for a session of this name, with this external id. Where
+    /// there is no such role, nobody trusts the caller.
+    ///
+    /// # Errors
+    /// `AccessDenied`.
+    pub(in crate::s3) fn may_assume(
+        &self,
+        resource: &Resource,
+        owner: TenantId,
+        trust: Option<&Policy>,
+        session_name: &str,
+        external_id: Option<&str>,
+    ) -> Result<(), Failure> {
+        let mut context = self.context.clone();
+        Way::HTTP.tell(&mut context);
+        context.set(Key::RoleSessionName, session_name.to_owned());
+        if let Some(id) = external_id {
+            context.set(Key::ExternalId, id.to_owned());
+        }
+        let identity = self.identity();
+        let (caller, action, now) = (&identity.caller, Action::AssumeRole, self.now);
+        let owner = Some(owner);
+        let request = policy::Request { caller, action, resource, owner, now, context: &context };
+        let (identity, session) = (&*identity.policies, &*identity.session);
+        let policies = Policies { identity, session, ..Policies::default() };
+        let decision = match trust {
+            Some(trust) => may_assume(&request, trust, &policies),
+            None => Decision::Deny(DeniedBy::NoTrustPolicy),
+        };
+        match decision {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(by) => Err(self.told(action, resource.to_string(), by.to_string())),
+        }
+    }
+
     /// Asks, for every way that the bytes may take.
     ///
     /// # Errors
@@ -354,16 +390,21 @@ impl Caller {
         way: &Way,
     ) -> Result<(), Failure> {
         self.verdict(question, context, way).map_err(|reason| {
-            self.audit.tell(Event::Denied {
-                caller: self.name(),
-                access_key: self.access_key(),
-                action: question.action.name(),
-                resource: question.resource.as_str().to_owned(),
-                reason,
-                request: self.request.clone(),
-            });
-            denied()
+            self.told(question.action, question.resource.as_str().to_owned(), reason)
         })
+    }
+
+    /// Tells the audit log of a denial.
+    fn told(&self, action: Action, resource: String, reason: String) -> Failure {
+        self.audit.tell(Event::Denied {
+            caller: self.name(),
+            access_key: self.access_key(),
+            action: action.name(),
+            resource,
+            reason,
+            request: self.request.clone(),
+        });
+        denied()
     }
 
     /// The decision; where it is a denial, what denied.

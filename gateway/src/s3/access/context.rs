@@ -56,7 +56,11 @@ const CREATIONS: [(&str, bool); 6] = [
 pub(super) fn add_surroundings(caller: &mut Caller, seen: &Seen<'_>, region: &str) {
     let tags = caller.identity().tags.clone();
     let (now, signed) = (caller.now(), caller.own_tenant().is_some());
+    let claims = caller.principal.as_ref().and_then(|principal| principal.claims.clone());
     let context = &mut caller.context;
+    if let Some(claims) = claims {
+        context.set(Key::TokenIssueTime, claims.issued);
+    }
     if let Some(info) = seen.info {
         context.set(Key::SourceIp, info.remote().ip().to_canonical());
         if let Some(version) = info.tls() {

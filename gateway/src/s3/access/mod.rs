@@ -6,7 +6,7 @@
 //!
 //! | step | where |
 //! |---|---|
-//! | the access key becomes a [`Caller`], or nobody | [`Gate`] |
+//! | the access key, with its session token if it is temporary, becomes a [`Caller`], or nobody | [`Gate`] |
 //! | the bucket that is named: whose, its policy, its public-access block | [`rules`] |
 //! | what the request needs, and what it tells of itself | [`request`], [`context`] |
 //! | the way that the bytes take, where an RDMA token is there | [`way`] |
@@ -27,6 +27,7 @@ mod request;
 mod rules;
 mod way;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::HOST;
@@ -34,7 +35,7 @@ use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
 use jiff::Timestamp;
 use keyway_auth::directory::Standing;
 use keyway_auth::policy::{Operation, Resource};
-use keyway_auth::{CredentialStore, Principal};
+use keyway_auth::{CredentialStore, Principal, Unauthenticated};
 use keyway_proto::TenantId;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{Credentials, S3Auth, SecretKey};
@@ -56,6 +57,9 @@ pub(super) use way::{SessionKind, Sessions};
 const OWN_PREFIX: &str = "x-keyway-";
 const OWNER: HeaderName = HeaderName::from_static("x-amz-expected-bucket-owner");
 const SOURCE_OWNER: HeaderName = HeaderName::from_static("x-amz-source-expected-bucket-owner");
+const TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
+/// The same in the query, as presigned URLs have it.
+const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 
 /// Looks secrets up, for signatures to be verified with.
 pub(super) struct Secrets(pub(super) Arc<dyn CredentialStore>);
@@ -63,8 +67,8 @@ pub(super) struct Secrets(pub(super) Arc<dyn CredentialStore>);
 #[async_trait::async_trait]
 impl S3Auth for Secrets {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        match self.0.find(access_key) {
-            Some(credential) => Ok(SecretKey::from(credential.secret.expose())),
+        match self.0.secret(access_key) {
+            Some(secret) => Ok(SecretKey::from(secret.expose())),
             None => Err(S3Error::new(S3ErrorCode::InvalidAccessKeyId)),
         }
     }
@@ -94,8 +98,9 @@ impl Gate {
     ///
     /// # Errors
     /// `AccessDenied`, whatever the reason: without a signature where the bucket's policy does not
-    /// allow it to everybody, when the key went away since it was verified, for a signature that
-    /// leaves out what it must cover, and where policies deny.
+    /// allow it to everybody, for a signature that leaves out what it must cover, and where
+    /// policies deny. `InvalidToken` and `ExpiredToken` where a session token says so, and
+    /// `InvalidAccessKeyId` where whom a token names was cut off.
     pub(super) async fn admit(
         &self,
         operation: &'static str,
@@ -139,9 +144,12 @@ impl Gate {
 
     /// Who asks.
     fn caller(&self, seen: &Seen<'_>) -> Result<Caller, Failure> {
+        let token = session_token(seen.headers, seen.uri.query().unwrap_or_default())?;
         let principal = match seen.credentials {
+            // A token without a signature says nothing, and whoever sends one means something.
+            None if token.is_some() => return Err(unauthenticated(Unauthenticated::InvalidToken)),
             None => None,
-            Some(credentials) => Some(self.principal(credentials, seen)?),
+            Some(credentials) => Some(self.principal(credentials, token.as_deref(), seen)?),
         };
         if let (Some(info), Some(principal)) = (seen.info, &principal) {
             info.set_access_key(principal.access_key.clone());
@@ -165,9 +173,14 @@ impl Gate {
         Ok(Caller::new(principal, tenant, source_tenant, now, audit, request))
     }
 
-    fn principal(&self, credentials: &Credentials, seen: &Seen<'_>) -> Result<Principal, Failure> {
-        let credential = self.core.credentials.find(&credentials.access_key);
-        let principal = credential.map(|credential| credential.principal).ok_or_else(denied)?;
+    fn principal(
+        &self,
+        credentials: &Credentials,
+        token: Option<&str>,
+        seen: &Seen<'_>,
+    ) -> Result<Principal, Failure> {
+        let principal = self.core.credentials.principal(&credentials.access_key, token);
+        let principal = principal.map_err(unauthenticated)?;
         if !covers_what_it_must(seen.headers, seen.uri) {
             return Err(Failure::refuse(
                 S3ErrorCode::AccessDenied,
@@ -203,6 +216,39 @@ impl S3Access for Gate {
 /// The answer to whoever may not.
 pub(super) fn denied() -> Failure {
     Failure::refuse(S3ErrorCode::AccessDenied, "Access Denied")
+}
+
+/// Whoever is not let in, in S3's words. A key that went away since its signature was verified
+/// is one that is not there.
+fn unauthenticated(why: Unauthenticated) -> Failure {
+    Failure::code(match why {
+        Unauthenticated::InvalidToken => S3ErrorCode::InvalidToken,
+        Unauthenticated::ExpiredToken => S3ErrorCode::ExpiredToken,
+        _ => S3ErrorCode::InvalidAccessKeyId,
+    })
+}
+
+/// The session token that came with a request, in a header or in the query: the signature covers
+/// both.
+///
+/// # Errors
+/// `InvalidToken` for more than one, and for one that is no text.
+pub(super) fn session_token<'a>(
+    headers: &'a HeaderMap,
+    query: &'a str,
+) -> Result<Option<Cow<'a, str>>, Failure> {
+    let invalid = || unauthenticated(Unauthenticated::InvalidToken);
+    let mut values = headers.get_all(TOKEN).into_iter();
+    let by_header = values.next();
+    if values.next().is_some() {
+        return Err(invalid());
+    }
+    let by_query = query::parameter(query, TOKEN_PARAMETER).map_err(|_| invalid())?;
+    match (by_header, by_query) {
+        (Some(_), Some(_)) => Err(invalid()),
+        (Some(value), None) => Ok(Some(value.to_str().map_err(|_| invalid())?.into())),
+        (None, by_query) => Ok(by_query),
+    }
 }
 
 /// The tenant whose buckets are meant: the one that the header names, or else `own`.
