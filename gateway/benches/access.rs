@@ -98,6 +98,8 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         state: Standing::Active,
         created,
         public_access_block: PublicAccessBlock::default(),
+        limits: Limits::default(),
+        quota: Quota::default(),
     };
     accounts.add_tenant(tenant).await.unwrap();
     let policy = ManagedPolicy {
@@ -116,6 +118,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         groups: [].into(),
         policies: ["own".parse().unwrap()].into(),
         tags: [].into(),
+        limits: Limits::default(),
     };
     let key = |id: &str, user: Option<&str>| {
         let record = AccessKey {
@@ -155,6 +158,7 @@ fn requests(c: &mut Criterion) {
         credentials: Arc::new(accounts),
         administration: None,
         audit: Default::default(),
+        limiter: Default::default(),
         clock: Arc::new(SystemClock),
         maintenance: None,
     };

@@ -27,8 +27,8 @@ use crate::policy::{Caller, Policy};
 pub use change::{Change, DirectoryError, KEYS_PER_USER_MAX, Kind};
 pub use name::{InvalidName, NAME_CHARS_MAX, Name};
 pub use record::{
-    AccessKey, Group, Key, KeyState, ManagedPolicy, NamedPolicy, Standing, Tenant, User, UserKind,
-    user_id,
+    AccessKey, Group, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, Standing, Tenant,
+    User, UserKind, user_id,
 };
 
 /// Largest number of a tenant: an account number has twelve digits.
@@ -126,6 +126,7 @@ impl Directory {
         let mut identity = Identity::of(Caller::user(user.tenant, user.name.as_str(), &user.id));
         identity.policies = names.into_iter().filter_map(parsed).collect();
         identity.tags.clone_from(&user.tags);
+        identity.limits = user.limits;
         identity
     }
 

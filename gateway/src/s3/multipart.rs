@@ -79,7 +79,7 @@ pub(super) async fn upload_part(
         Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
-            let body = store::intake(input.body.take(), length);
+            let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
             let tenant = caller.account();
             let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);

@@ -31,6 +31,7 @@ use crate::audit::AuditError;
 use crate::config::{Config, ConfigError, Tls};
 use crate::control::ROUTES;
 use crate::control::admin::Administration;
+use crate::limits::Limiter;
 use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
@@ -226,11 +227,15 @@ async fn start(
         Ok(report) => tracing::info!(?report, "settled what was in memory alone"),
         Err(error) => return Err(ServeError::Settle(error)),
     }
+    let limiter = Arc::new(Limiter::new(&config.auth));
+    let told = Arc::downgrade(&limiter);
+    metrics.observe_limits(move || Some(told.upgrade()?.stats()));
     let state = S3State {
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
         audit,
+        limiter,
         administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
         maintenance: Some(Arc::clone(&maintenance)),

@@ -96,6 +96,7 @@ impl Server {
             clock: clock.clone(),
             administration: None,
             audit: Default::default(),
+            limiter: Default::default(),
             maintenance: None,
         };
         let service = service(state, &config).unwrap();

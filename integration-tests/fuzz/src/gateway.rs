@@ -70,7 +70,8 @@ impl Gateway {
                 nodes: Nodes::single(node.expect("the node's memory is there")),
                 credentials: Arc::new(OneKey(credentials.clone())),
                 administration: None,
-        audit: Default::default(),
+                audit: Default::default(),
+                limiter: Default::default(),
                 clock: Arc::new(SystemClock),
                 maintenance: None,
             };

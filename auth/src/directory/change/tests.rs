@@ -4,7 +4,9 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::credential::SecretKey;
-use crate::directory::{AccessKey, KeyState, ManagedPolicy, Refused, Standing, UserKind};
+use crate::directory::{
+    AccessKey, KeyState, Limits, ManagedPolicy, Quota, Refused, Standing, UserKind,
+};
 use crate::policy::PublicAccessBlock;
 
 const ONE: TenantId = TenantId(1);
@@ -26,6 +28,8 @@ fn tenant(number: u64, called: &str) -> Tenant {
         state: Standing::Active,
         created: at(0),
         public_access_block: PublicAccessBlock::default(),
+        limits: Limits::default(),
+        quota: Quota::default(),
     }
 }
 
@@ -40,6 +44,7 @@ fn user(called: &str, groups: &[&str], policies: &[&str]) -> User {
         groups: groups.iter().map(|group| name(group)).collect(),
         policies: policies.iter().map(|policy| name(policy)).collect(),
         tags: [("team".to_owned(), "vision".to_owned())].into(),
+        limits: Limits::default(),
     }
 }
 

@@ -5,8 +5,8 @@
 
 use http::StatusCode;
 use keyway_auth::directory::{
-    AccessKey, Change, Group, Key, KeyState, Kind, ManagedPolicy, Name, NamedPolicy, Standing,
-    Tenant, User, UserKind, user_id,
+    AccessKey, Change, Group, Key, KeyState, Kind, Limits, ManagedPolicy, Name, NamedPolicy,
+    Standing, Tenant, User, UserKind, user_id,
 };
 use keyway_auth::root::{check_access_key, check_secret, generated_secret};
 use keyway_auth::{AccessKeyId, Principal, SecretKey};
@@ -70,6 +70,7 @@ impl Administration {
         if matches!(text, Principal::ROOT | SELF) {
             return Err(AdminError::Denied);
         }
+        let limits: Limits = settings.limits.try_into()?;
         let known = self.accounts.directory().tenant_number(text);
         let Some(number) = known else {
             let name: Name = text.parse().map_err(AdminError::Name)?;
@@ -79,6 +80,8 @@ impl Administration {
                 state: settings.state.into(),
                 created: self.accounts.now(),
                 public_access_block: settings.public_access_block.into(),
+                limits,
+                quota: settings.quota.into(),
             };
             let made = self.accounts.add_tenant(tenant).await?;
             return answered(StatusCode::CREATED, &TenantDocument::from(&made), Cut::default());
@@ -95,6 +98,8 @@ impl Administration {
                     state: settings.state.into(),
                     created: known.created,
                     public_access_block: settings.public_access_block.into(),
+                    limits,
+                    quota: settings.quota.into(),
                 };
                 told = Some(TenantDocument::from(&tenant));
                 Ok::<_, AdminError>(Some(Change::PutTenant(tenant)))
@@ -124,6 +129,7 @@ impl Administration {
         name: &Name,
         settings: UserSettings,
     ) -> Result<AdminAnswer, AdminError> {
+        let limits: Limits = settings.limits.try_into()?;
         let now = self.accounts.now();
         let mut told = None;
         let cut = self
@@ -143,6 +149,7 @@ impl Administration {
                     groups: settings.groups,
                     policies: settings.policies,
                     tags: settings.tags,
+                    limits,
                 };
                 told = Some((status(known.is_none()), UserDocument::from(&user)));
                 let same = known.is_some_and(|known| **known == user);

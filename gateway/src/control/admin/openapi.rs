@@ -6,8 +6,8 @@ use utoipa::openapi::ComponentsBuilder;
 use super::call::{PREFIX, ROUTES, Verb};
 use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
-    KeyDocument, KeySettings, KeyStanding, Keys, Policies, PolicyDocument, PolicySettings, State,
-    TenantDocument, TenantSettings, Tenants, UserDocument, UserSettings, Users,
+    KeyDocument, KeySettings, KeyStanding, Keys, Limits, Policies, PolicyDocument, PolicySettings,
+    Quota, State, TenantDocument, TenantSettings, Tenants, Usage, UserDocument, UserSettings, Users,
 };
 
 /// What each route is about: its plural's and its documents' schemas.
@@ -73,13 +73,16 @@ fn schemas() -> Value {
         .schema_from::<KeySettings>()
         .schema_from::<KeyStanding>()
         .schema_from::<Keys>()
+        .schema_from::<Limits>()
         .schema_from::<Policies>()
         .schema_from::<PolicyDocument>()
         .schema_from::<PolicySettings>()
+        .schema_from::<Quota>()
         .schema_from::<State>()
         .schema_from::<TenantDocument>()
         .schema_from::<TenantSettings>()
         .schema_from::<Tenants>()
+        .schema_from::<Usage>()
         .schema_from::<UserDocument>()
         .schema_from::<UserSettings>()
         .schema_from::<Users>()

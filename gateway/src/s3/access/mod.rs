@@ -45,6 +45,7 @@ use super::errors::Failure;
 use super::signed::SignedNames;
 use super::{Core, resolve};
 use crate::audit;
+use crate::limits::Usage;
 use crate::server::RequestInfo;
 use request::Request;
 
@@ -95,7 +96,8 @@ impl Gate {
     /// # Errors
     /// `AccessDenied`, whatever the reason: without a signature where the bucket's policy does not
     /// allow it to everybody, when the key went away since it was verified, for a signature that
-    /// leaves out what it must cover, and where policies deny.
+    /// leaves out what it must cover, and where policies deny. `SlowDown` for who has made as many
+    /// requests as it may.
     pub(super) async fn admit(
         &self,
         operation: &'static str,
@@ -162,7 +164,20 @@ impl Gate {
             remote: seen.info.map(|info| info.remote().to_string()),
         };
         let audit = self.core.audit.clone();
-        Ok(Caller::new(principal, tenant, source_tenant, now, audit, request))
+        let mut caller = Caller::new(principal, tenant, source_tenant, now, audit, request);
+        caller.usage = self.usage(&caller);
+        caller.usage.request()?;
+        Ok(caller)
+    }
+
+    /// What the caller may take; of nobody's, what the owner of the bucket may.
+    fn usage(&self, caller: &Caller) -> Usage {
+        let principal = caller.principal.as_ref();
+        let user = principal
+            .filter(|principal| principal.identity.limits.are_of_use())
+            .map(|principal| (&principal.user, principal.identity.limits));
+        let account = caller.account();
+        self.core.limiter.usage(account, self.core.credentials.terms(account).limits, user)
     }
 
     fn principal(&self, credentials: &Credentials, seen: &Seen<'_>) -> Result<Principal, Failure> {
