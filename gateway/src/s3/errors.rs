@@ -192,6 +192,9 @@ fn catalog(cause: &CatalogError) -> S3Error {
         CatalogError::PreconditionFailed => S3ErrorCode::PreconditionFailed,
         CatalogError::ChecksumMismatch => S3ErrorCode::BadDigest,
         CatalogError::NotDurable => S3ErrorCode::SlowDown,
+        CatalogError::QuotaExceeded => {
+            return custom("QuotaExceeded", "The bucket's owner stores as much as it may.");
+        }
         CatalogError::Store(store) => return meta(store),
         _ => S3ErrorCode::InternalError,
     };
@@ -310,7 +313,7 @@ pub(super) fn custom(code: &'static str, message: &'static str) -> S3Error {
 
 fn custom_status(code: &S3ErrorCode) -> StatusCode {
     match code.as_str() {
-        "AccessForbidden" => StatusCode::FORBIDDEN,
+        "AccessForbidden" | "QuotaExceeded" => StatusCode::FORBIDDEN,
         "InsufficientStorage" => StatusCode::INSUFFICIENT_STORAGE,
         "InvalidPartNumber" => StatusCode::RANGE_NOT_SATISFIABLE,
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,

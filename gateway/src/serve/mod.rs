@@ -20,7 +20,6 @@ use http::StatusCode;
 use keyway_auth::{CredentialStore, KeyFileError, RootError};
 use keyway_dataplane::rpc::RpcServeError;
 use keyway_dataplane::{LocalNode, StorageNode};
-use keyway_meta::Catalog;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -71,6 +70,9 @@ pub enum ServeError {
     /// The metadata store did not open.
     #[error("cannot open the metadata store")]
     Meta(#[source] keyway_meta::MetaError),
+    /// What tenants store could not be counted.
+    #[error("cannot count what is stored")]
+    Usage(#[source] keyway_meta::CatalogError),
     /// What was in memory alone when the last process ended cannot be judged.
     #[error("cannot settle what was not durable")]
     Settle(#[source] MaintenanceError),
@@ -217,7 +219,7 @@ async fn start(
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let store = open::metadata(&config.meta, &data, &metrics).await?;
     let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
-    let catalog = Arc::new(Catalog::new(store));
+    let catalog = Arc::new(open::catalog(store, &accounts).await?);
     let audit = open::audit(&config.audit, &data).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));

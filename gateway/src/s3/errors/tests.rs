@@ -43,6 +43,7 @@ fn causes_have_their_codes() {
         (CatalogError::TooLarge.into(), "EntityTooLarge", 400),
         (CatalogError::PreconditionFailed.into(), "PreconditionFailed", 412),
         (CatalogError::ChecksumMismatch.into(), "BadDigest", 400),
+        (CatalogError::QuotaExceeded.into(), "QuotaExceeded", 403),
         (CatalogError::Store(MetaError::Full).into(), "InsufficientStorage", 507),
         (CatalogError::Store(MetaError::Damaged("x")).into(), "InternalError", 500),
         (TransferError::Full.into(), "InsufficientStorage", 507),
