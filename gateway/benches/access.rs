@@ -16,7 +16,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use keyway_auth::directory::{
-    AccessKey, Change, Key, KeyState, ManagedPolicy, NamedPolicy, Standing, Tenant, User, UserKind,
+    AccessKey, Change, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, Standing, Tenant,
+    User, UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
 use keyway_auth::sigv4::{Payload, Signer};

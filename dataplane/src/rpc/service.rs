@@ -14,11 +14,11 @@ use keyway_rpc::schema::node_server::Node;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
     ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, CountSessionsReply,
-    DoorReply, DoorRequest,
-    GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply, OpenLocalSessionRequest,
-    OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply, PrefetchRequest, PutFrame,
-    RailsReply, RailsRequest, ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest,
-    SettleReply, SettleRequest, StatusRequest, TransferReply, TransferRequest,
+    DoorReply, DoorRequest, GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply,
+    OpenLocalSessionRequest, OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply,
+    PrefetchRequest, PutFrame, RailsReply, RailsRequest, ReleaseReply, ReleaseRequest,
+    SealingKeyReply, SealingKeyRequest, SettleReply, SettleRequest, StatusRequest, TransferReply,
+    TransferRequest,
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX, SETTLE_WAIT_MS_MAX};
 use tonic::{Request, Response, Status, Streaming};

@@ -24,7 +24,8 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use keyway_auth::directory::{Change, DirectoryError, Tenant};
 use keyway_auth::{
-    AccessKeyId, Credential, CredentialStore, Directory, KeyProvider, RootCredentials, SecretsError, Terms,
+    AccessKeyId, Credential, CredentialStore, Directory, KeyProvider, RootCredentials,
+    SecretsError, Terms,
 };
 use keyway_meta::{MetaError, UnixMs};
 use keyway_proto::TenantId;

@@ -178,10 +178,7 @@ impl Strangers {
 
 /// The entry of a table, made where there is none. Of two that are made at once one may be lost,
 /// and with it one failure.
-fn record<K: std::hash::Hash + Eq + Clone>(
-    table: &Cache<K, Arc<Record>>,
-    key: K,
-) -> Arc<Record> {
+fn record<K: std::hash::Hash + Eq + Clone>(table: &Cache<K, Arc<Record>>, key: K) -> Arc<Record> {
     table.get(&key).unwrap_or_else(|| {
         let record = Arc::<Record>::default();
         table.insert(key, Arc::clone(&record));

@@ -476,9 +476,8 @@ impl StorageNode for DirectNode {
 
     async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
         let state = self.state.lock();
-        let open = state.sessions.iter().filter(|(session, owner)| {
-            selects(&selector, **session, owner)
-        });
+        let open =
+            state.sessions.iter().filter(|(session, owner)| selects(&selector, **session, owner));
         Ok(open.count() as u64)
     }
 

@@ -39,11 +39,7 @@ fn looked_at(world: &World, quiet: &Credentials) -> Result<Vec<Duration>> {
 fn told(name: &str, took: &[Duration], flood: u64) {
     let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
     let (count, rate) = (took.len(), flood as f64 / CASE.as_secs_f64());
-    println!(
-        "{name}: {count} reads, p50 {:?}, p99 {:?}, flood {rate:.0}/s",
-        at(50),
-        at(99)
-    );
+    println!("{name}: {count} reads, p50 {:?}, p99 {:?}, flood {rate:.0}/s", at(50), at(99));
 }
 
 #[test]

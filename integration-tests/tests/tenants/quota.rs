@@ -49,9 +49,8 @@ fn a_tenant_stores_no_more_than_it_may() -> Result<()> {
     let set = run(&world, &["tenant", "set", "one", "--bytes", "1MiB", "--objects", "4"])?;
     ensure!(set["quota"] == json!({ "bytes": 1 << 20, "objects": 4 }), "{set}");
     let body = |kib: usize| vec![7; kib * KIB];
-    let over = |answer: &keyway_integration_tests::wire::Response| {
-        refused(answer, 403, "QuotaExceeded")
-    };
+    let over =
+        |answer: &keyway_integration_tests::wire::Response| refused(answer, 403, "QuotaExceeded");
     expect(&s3.put("data", "a", &body(600))?, 200)?;
     over(&s3.put("data", "b", &body(600))?)?;
     expect(&s3.put("data", "a", &body(1024))?, 200)?;

@@ -38,7 +38,10 @@ fn guess_until_slowed(mut guess: impl FnMut() -> Result<Response>) -> Result<usi
 }
 
 fn wrong(who: &Credentials) -> Credentials {
-    Credentials { secret_key: "a guess of forty characters, or nearly so".to_owned(), ..who.clone() }
+    Credentials {
+        secret_key: "a guess of forty characters, or nearly so".to_owned(),
+        ..who.clone()
+    }
 }
 
 /// Goal: guesses at keys are soon refused unverified, told once, and nobody else behind the same
@@ -89,7 +92,9 @@ fn guesses_are_slowed_down_and_neighbours_are_not() -> Result<()> {
 fn every_form_of_a_guess_counts() -> Result<()> {
     type Guess = fn(&World, &Credentials) -> Result<Response>;
     let forms: [(&str, Guess); 4] = [
-        ("head", |world, who| Ok(world.s3(&wrong(who)).send(Request::object("HEAD", "data", "a"))?)),
+        ("head", |world, who| {
+            Ok(world.s3(&wrong(who)).send(Request::object("HEAD", "data", "a"))?)
+        }),
         ("presigned", |world, who| {
             let mut request = Request::object("GET", "data", "a");
             request.set("host", world.server.authority());

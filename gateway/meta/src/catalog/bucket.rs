@@ -211,11 +211,7 @@ impl Catalog {
     }
 
     /// Aborts all uploads in progress that are seen on one pass.
-    async fn abort_uploads(
-        &self,
-        tenant: TenantId,
-        bucket: BucketId,
-    ) -> Result<(), CatalogError> {
+    async fn abort_uploads(&self, tenant: TenantId, bucket: BucketId) -> Result<(), CatalogError> {
         let space = Space::uploads(bucket);
         let (mut start, end) = space.all();
         loop {

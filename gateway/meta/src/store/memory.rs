@@ -56,7 +56,8 @@ impl MetaStore for MemoryStore {
             let now = entries.get(&tally.key).map(|row| &row[..]);
             Ok((tally.key.clone(), tally.moved(now)?))
         };
-        let tallied: Vec<_> = batch.tallies.iter().map(tallied).collect::<Result<_, MetaError>>()?;
+        let tallied: Vec<_> =
+            batch.tallies.iter().map(tallied).collect::<Result<_, MetaError>>()?;
         for (key, value) in batch.writes.into_iter().chain(tallied) {
             match value {
                 Some(value) => entries.insert(key, value),

@@ -94,11 +94,7 @@ fn causes_have_their_codes() {
         (Failure::Penalised(Duration::ZERO), "SlowDown", 503),
         (ControlError::from(SessionError::NoSuchRail).into(), "NoSuchRail", 404),
         (ControlError::from(SessionError::TooMany).into(), "TooManySessions", 503),
-        (
-            ControlError::from(SessionError::Incompatible("x")).into(),
-            "IncompatibleSession",
-            409,
-        ),
+        (ControlError::from(SessionError::Incompatible("x")).into(), "IncompatibleSession", 409),
         (
             ControlError::from(SessionError::Unreachable("x".into())).into(),
             "ServiceUnavailable",
