@@ -101,6 +101,48 @@ fn a_tenant_stores_no_more_than_it_may() -> Result<()> {
     stores(&world, 2500 * KIB, 4)
 }
 
+/// Goal: limits stand in files like all else, and what is changed by one command is kept by others.
+#[test]
+fn limits_stand_in_files() -> Result<()> {
+    let world = World::start()?;
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("accounts.toml");
+    let text = "[tenants.one]\n\
+                limits = { requests_per_second = 70, keys_in_flight = 2 }\n\
+                quota = { bytes = 5000 }\n\
+                [tenants.one.users.anna]\n\
+                limits = { sessions = 1 }\n";
+    std::fs::write(&file, text)?;
+    let root = world.server.credentials();
+    for _ in 0..2 {
+        let applied = Command::new(binary()?)
+            .args(["admin", "apply", "--file"])
+            .arg(&file)
+            .env("KEYWAY_ENDPOINT", world.server.url())
+            .env("KEYWAY_ACCESS_KEY", &root.access_key)
+            .env("KEYWAY_SECRET_KEY", &root.secret_key)
+            .output()?;
+        ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    }
+    run(&world, &["tenant", "suspend", "one"])?;
+    run(&world, &["tenant", "set", "one", "--requests-per-second", "80"])?;
+    let told = run(&world, &["tenant", "show", "one"])?;
+    let limits = json!({
+        "requests_per_second": 80,
+        "bytes_per_second": null,
+        "sessions": null,
+        "keys_in_flight": 2,
+    });
+    ensure!(told["limits"] == limits && told["state"] == "suspended", "{told}");
+    ensure!(told["quota"] == json!({ "bytes": 5000, "objects": null }), "{told}");
+    run(&world, &["user", "--tenant", "one", "set", "anna", "--bytes-per-second", "2MiB"])?;
+    run(&world, &["user", "--tenant", "one", "put", "anna", "--service"])?;
+    let told = run(&world, &["user", "--tenant", "one", "show", "anna"])?;
+    ensure!(told["limits"]["sessions"] == 1 && told["kind"] == "service", "{told}");
+    ensure!(told["limits"]["bytes_per_second"] == 2 << 20, "{told}");
+    Ok(())
+}
+
 /// Goal: versions count until they are gone for good.
 #[test]
 fn versions_count() -> Result<()> {
