@@ -9,7 +9,7 @@ use keyway_proto::TenantId;
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
-use crate::directory::Standing;
+use crate::directory::{Limits, Quota, Standing};
 use crate::policy::{Caller, Policy, PublicAccessBlock};
 use crate::session::Claims;
 
@@ -96,12 +96,15 @@ pub struct Identity {
     pub session: Vec<Arc<Policy>>,
     /// The user's or the role's tags: `aws:PrincipalTag/…`.
     pub tags: BTreeMap<String, String>,
+    /// What the user may take, whatever the tenant may.
+    pub limits: Limits,
 }
 
 impl Identity {
     /// Of somebody to whom no policy of their own speaks.
     pub fn of(caller: Caller) -> Self {
-        Self { caller, policies: Vec::new(), session: Vec::new(), tags: BTreeMap::new() }
+        let (policies, session) = (Vec::new(), Vec::new());
+        Self { caller, policies, session, tags: BTreeMap::new(), limits: Limits::default() }
     }
 }
 
@@ -182,7 +185,13 @@ pub trait CredentialStore: Send + Sync + 'static {
         let _ = id;
     }
 
-    /// What holds for all of a tenant's buckets, whoever asks.
+    /// The access keys of a tenant's user: each may have sessions.
+    fn keys_of(&self, tenant: TenantId, user: &str) -> Vec<AccessKeyId> {
+        let _ = (tenant, user);
+        Vec::new()
+    }
+
+    /// What holds for a tenant and all of its buckets, whoever asks.
     fn terms(&self, tenant: TenantId) -> Terms {
         let _ = tenant;
         Terms::default()
@@ -196,4 +205,8 @@ pub struct Terms {
     pub standing: Standing,
     /// Adds to the block of each bucket.
     pub block: PublicAccessBlock,
+    /// What all that is the tenant's may take together.
+    pub limits: Limits,
+    /// What it may store.
+    pub quota: Quota,
 }

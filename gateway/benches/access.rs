@@ -16,7 +16,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use keyway_auth::directory::{
-    AccessKey, Change, Key, KeyState, ManagedPolicy, NamedPolicy, Standing, Tenant, User, UserKind,
+    AccessKey, Change, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, Standing, Tenant,
+    User, UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
 use keyway_auth::sigv4::{Payload, Signer};
@@ -98,6 +99,8 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         state: Standing::Active,
         created,
         public_access_block: PublicAccessBlock::default(),
+        limits: Limits::default(),
+        quota: Quota::default(),
     };
     accounts.add_tenant(tenant).await.unwrap();
     let policy = ManagedPolicy {
@@ -117,6 +120,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         policies: ["own".parse().unwrap()].into(),
         tags: [].into(),
         sessions_valid_from: None,
+        limits: Limits::default(),
     };
     let key = |id: &str, user: Option<&str>| {
         let record = AccessKey {
@@ -156,6 +160,7 @@ fn requests(c: &mut Criterion) {
         credentials: Arc::new(accounts),
         administration: None,
         audit: Default::default(),
+        limiter: Default::default(),
         clock: Arc::new(SystemClock),
         maintenance: None,
     };

@@ -107,6 +107,7 @@ fn requests(c: &mut Criterion) {
         clock: Arc::new(SystemClock),
         administration: None,
         audit: Default::default(),
+        limiter: Default::default(),
         maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();

@@ -2,9 +2,8 @@
 //!
 //! [`serve()`] composes all of it from a [`Config`]; [`server`] speaks HTTP, [`s3`] holds the
 //! S3 operations over the catalog and [`node`] the storage nodes that they send their plans
-//! to, [`control`] opens sessions with them, [`accounts`] knows who there is, [`audit`] what they were
-//! refused, [`maintenance`]
-//! releases what nothing names any more, [`admin`] answers operators,
+//! to, [`control`] opens sessions with them, [`accounts`] knows who there is, [`limits`] what they may
+//! take, [`audit`] what they were refused, [`maintenance`] releases what nothing names any more, [`admin`] answers operators,
 //! [`doctor`] and [`pki`] help them, and [`telemetry`] tells what happens.
 //!
 //! What may not enter: disks, devices, `unsafe`. Object bytes pass through here in frames
@@ -20,6 +19,7 @@ mod configuration;
 pub mod control;
 pub mod doctor;
 mod lifecycle;
+pub mod limits;
 pub mod maintenance;
 pub mod node;
 pub mod pki;

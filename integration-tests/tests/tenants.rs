@@ -14,10 +14,18 @@ mod audit;
 mod buckets;
 #[path = "tenants/cutoff.rs"]
 mod cutoff;
+#[path = "tenants/fairness.rs"]
+mod fairness;
+#[path = "tenants/limits.rs"]
+mod limits;
 #[path = "tenants/policies.rs"]
 mod policies;
+#[path = "tenants/quota.rs"]
+mod quota;
 #[path = "tenants/roles.rs"]
 mod roles;
+#[path = "tenants/strangers.rs"]
+mod strangers;
 #[path = "tenants/temporary.rs"]
 mod temporary;
 #[path = "tenants/tokens.rs"]

@@ -28,8 +28,8 @@ use crate::policy::{Caller, Policy};
 pub use change::{Change, DirectoryError, KEYS_PER_USER_MAX, Kind};
 pub use name::{InvalidName, NAME_CHARS_MAX, Name};
 pub use record::{
-    AccessKey, Group, Key, KeyState, ManagedPolicy, NamedPolicy, ROLE_SESSION_S, Role, RoleRecord,
-    Standing, Tenant, User, UserKind, role_id, user_id,
+    AccessKey, Group, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, ROLE_SESSION_S, Role,
+    RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
 };
 pub(crate) use record::{id_of_text, id_text};
 
@@ -136,6 +136,7 @@ impl Directory {
         let mut identity = Identity::of(Caller::user(user.tenant, user.name.as_str(), &user.id));
         identity.policies = self.parsed(user.tenant, names);
         identity.tags.clone_from(&user.tags);
+        identity.limits = user.limits;
         identity
     }
 

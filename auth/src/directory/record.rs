@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -27,6 +28,37 @@ pub enum Standing {
     Suspended,
 }
 
+/// What somebody may take at most; of what is not said there is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Requests in a second, and as many of them at once.
+    pub requests_per_second: Option<NonZeroU64>,
+    /// Bytes of objects in a second, in both directions together.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// Sessions for direct transfers that are open.
+    pub sessions: Option<u64>,
+    /// Direct transfers under way: each has a key to a client's memory.
+    pub keys_in_flight: Option<u64>,
+}
+
+impl Limits {
+    /// Whether anything is bounded.
+    pub fn are_of_use(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// What a tenant may store at most, in all of its buckets; of what is not said there is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// Bytes of all versions of its objects, and of the parts of uploads in progress.
+    pub bytes: Option<u64>,
+    /// Objects, all versions of them, and parts.
+    pub objects: Option<u64>,
+}
+
 /// A tenant: what AWS calls an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
@@ -42,6 +74,12 @@ pub struct Tenant {
     /// What adds to the public-access block of each of its buckets.
     #[serde(default)]
     pub public_access_block: PublicAccessBlock,
+    /// What all that is its own may take together.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What it may store.
+    #[serde(default)]
+    pub quota: Quota,
 }
 
 /// Whom a user's keys are made for.
@@ -84,6 +122,9 @@ pub struct User {
     /// Temporary credentials that were made until then open nothing.
     #[serde(default)]
     pub sessions_valid_from: Option<Timestamp>,
+    /// What its keys may take together, within what the tenant may.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// A new user's id.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::session::{Sessions, Way};
+use super::session::{Sessions, Way, selects};
 use super::{IpcConfig, RdmaConfig};
 use crate::node::SessionError;
 use crate::store::AccessMode;
@@ -139,12 +139,18 @@ impl LocalDoor {
     pub(super) fn withdraw(&self, selector: &SessionSelector) -> u64 {
         let mut tickets = self.tickets.lock();
         let before = tickets.len();
-        tickets.retain(|_, expected| match selector {
-            SessionSelector::One(id, owner) => expected.session != *id || expected.owner != *owner,
-            SessionSelector::Owner(owner) => expected.owner != *owner,
-            SessionSelector::Tenant(tenant) => expected.owner.tenant != *tenant,
-        });
+        tickets.retain(|_, expected| !selects(selector, expected.session, &expected.owner));
         (before - tickets.len()) as u64
+    }
+
+    /// How many tickets may still be shown.
+    pub(super) fn expected(&self, selector: &SessionSelector) -> u64 {
+        let now = Instant::now();
+        let tickets = self.tickets.lock();
+        let means = |expected: &&Expected| {
+            expected.until > now && selects(selector, expected.session, &expected.owner)
+        };
+        tickets.values().filter(means).count() as u64
     }
 }
 

@@ -164,6 +164,12 @@ impl Direct {
         withdrawn + self.sessions.close(selector).await
     }
 
+    pub(crate) fn count_sessions(&self, selector: &SessionSelector) -> u64 {
+        // Tickets first: one that is shown meanwhile counts twice rather than not at all.
+        let expected = self.door.lock().as_ref().map_or(0, |door| door.expected(selector));
+        expected + self.sessions.chosen(selector).len() as u64
+    }
+
     /// Ends every session, and every key in flight.
     pub(crate) async fn close(&self) {
         drop(self.door.lock().take());

@@ -167,16 +167,14 @@ impl Sessions {
         (taken < session.windows).then_some(taken_use)
     }
 
+    pub(super) fn chosen(&self, selector: &SessionSelector) -> Vec<Arc<Session>> {
+        let open = self.open.lock();
+        let means = |session: &&Arc<Session>| selects(selector, session.id, &session.owner);
+        open.values().filter(means).cloned().collect()
+    }
+
     pub(super) async fn close(&self, selector: &SessionSelector) -> u64 {
-        let chosen: Vec<_> = {
-            let open = self.open.lock();
-            let chosen = open.values().filter(|session| match selector {
-                SessionSelector::One(id, owner) => session.id == *id && session.owner == *owner,
-                SessionSelector::Owner(owner) => session.owner == *owner,
-                SessionSelector::Tenant(tenant) => session.owner.tenant == *tenant,
-            });
-            chosen.cloned().collect()
-        };
+        let chosen = self.chosen(selector);
         self.end(&chosen).await;
         chosen.len() as u64
     }
@@ -238,6 +236,15 @@ async fn watch(sessions: Arc<Sessions>, session: Arc<Session>, idle: Duration) {
         }
     }
     sessions.open.lock().remove(&id);
+}
+
+/// Whether a selector means a session.
+pub(super) fn selects(selector: &SessionSelector, id: SessionId, owner: &SessionOwner) -> bool {
+    match selector {
+        SessionSelector::One(one, of) => id == *one && owner == of,
+        SessionSelector::Owner(of) => owner == of,
+        SessionSelector::Tenant(tenant) => owner.tenant == *tenant,
+    }
 }
 
 fn room(

@@ -258,6 +258,10 @@ impl StorageNode for LocalNode {
         Ok(self.direct.close_sessions(&selector).await)
     }
 
+    async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        Ok(self.direct.count_sessions(&selector))
+    }
+
     async fn transfer(&self, grant: Bytes) -> Transferred {
         let accepted = match self.direct.accept(&grant) {
             Ok(accepted) => accepted,

@@ -108,6 +108,9 @@ pub trait StorageNode: Send + Sync + 'static {
     /// returns, their queue pairs are gone.
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError>;
 
+    /// How many sessions are open, tickets to the door that wait to be shown among them.
+    async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError>;
+
     /// Executes the [`DirectPlan`](keyway_proto::DirectPlan) in a sealed grant, and answers
     /// once the key is given up. Dropping the future gives the transfer up; the node then
     /// ends the key by itself.

@@ -13,11 +13,12 @@ use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_server::Node;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{
-    ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, DoorReply, DoorRequest,
-    GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply, OpenLocalSessionRequest,
-    OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply, PrefetchRequest, PutFrame,
-    RailsReply, RailsRequest, ReleaseReply, ReleaseRequest, SealingKeyReply, SealingKeyRequest,
-    SettleReply, SettleRequest, StatusRequest, TransferReply, TransferRequest,
+    ChunksReply, ChunksRequest, CloseSessionsReply, CloseSessionsRequest, CountSessionsReply,
+    DoorReply, DoorRequest, GetFrame, GetRequest, NodeStatus, OpenLocalSessionReply,
+    OpenLocalSessionRequest, OpenSessionReply, OpenSessionRequest, Opened, PrefetchReply,
+    PrefetchRequest, PutFrame, RailsReply, RailsRequest, ReleaseReply, ReleaseRequest,
+    SealingKeyReply, SealingKeyRequest, SettleReply, SettleRequest, StatusRequest, TransferReply,
+    TransferRequest,
 };
 use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX, SETTLE_WAIT_MS_MAX};
 use tonic::{Request, Response, Status, Streaming};
@@ -197,6 +198,17 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         let selector = convert::session_selector(&request).map_err(malformed)?;
         let closed = self.node.close_sessions(selector).await.map_err(|error| status(&error))?;
         Ok(Response::new(CloseSessionsReply { closed }))
+    }
+
+    async fn count_sessions(
+        &self,
+        request: Request<CloseSessionsRequest>,
+    ) -> Result<Response<CountSessionsReply>, Status> {
+        let request = request.into_inner();
+        self.meant(request.node)?;
+        let selector = convert::session_selector(&request).map_err(malformed)?;
+        let open = self.node.count_sessions(selector).await.map_err(|error| status(&error))?;
+        Ok(Response::new(CountSessionsReply { open }))
     }
 
     /// Dropped when the caller resets the stream, and with it the node's transfer.

@@ -26,6 +26,7 @@ const OBJECT: u8 = b'o';
 const PART: u8 = b'p';
 const UPLOAD: u8 = b'u';
 const PENDING: u8 = b'w';
+const USAGE: u8 = b'q';
 const PENDING_PART: u8 = b'x';
 const CONFIGURATION: u8 = b'f';
 const NULL_VERSION: u8 = b'n';
@@ -43,6 +44,34 @@ pub(crate) type Range = (Bytes, Bytes);
 /// The counter of bucket ids.
 pub(crate) fn bucket_counter() -> Bytes {
     Bytes::from_static(&[COUNTER, b'b'])
+}
+
+/// Present once usage is counted.
+pub(crate) fn usage_counted() -> Bytes {
+    Bytes::from_static(&[COUNTER, b'q'])
+}
+
+/// What a tenant stores.
+pub(crate) fn usage(tenant: TenantId) -> Bytes {
+    build(USAGE, 8, |key| key.put_u64(tenant.0))
+}
+
+/// What a row counts as in its tenant's usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// An object or another version, delete markers among them.
+    Version,
+    /// A part of an upload in progress.
+    Part,
+}
+
+/// Whether the row under a key counts in its tenant's usage.
+pub(crate) fn counted(key: &[u8]) -> Option<Counted> {
+    match key.first() {
+        Some(&OBJECT | &NONCURRENT) => Some(Counted::Version),
+        Some(&PART) => Some(Counted::Part),
+        _ => None,
+    }
 }
 
 /// A bucket under its name.
@@ -101,6 +130,18 @@ pub(crate) fn object(bucket: BucketId, object: &str) -> Bytes {
 /// An upload in progress.
 pub(crate) fn upload(bucket: BucketId, object: &str, id: UploadId) -> Bytes {
     Space::uploads(bucket).entry(object, &id.to_bytes())
+}
+
+/// All uploads in progress, of all buckets.
+pub(crate) fn every_upload() -> Range {
+    (Bytes::from_static(&[UPLOAD]), Bytes::from_static(&[UPLOAD + 1]))
+}
+
+/// The bucket and the id in an [`upload`] key.
+pub(crate) fn parse_upload(key: &[u8]) -> Option<(BucketId, UploadId)> {
+    let bucket = key.strip_prefix(&[UPLOAD])?.first_chunk()?;
+    let id = key.get(9..)?.last_chunk()?;
+    Some((BucketId(u64::from_be_bytes(*bucket)), UploadId::from_bytes(*id)))
 }
 
 /// A part of an upload.
@@ -316,6 +357,9 @@ mod tests {
         assert_eq!(garbage(chunk, NodeId(5)), join(&[b"g", &[0x22; 16], &[0, 0, 0, 5]]));
         assert_eq!(Space::pending(BUCKET_ID).entry("k", &[]), join(&[b"w", &bucket_7, b"k\0\x01"]));
         assert_eq!(pending_part(upload_id, 258), join(&[b"x", &[0x11; 16], &[1, 2]]));
+        assert_eq!(usage(TenantId(1)), join(&[b"q", &[0, 0, 0, 0, 0, 0, 0, 1]]));
+        assert_eq!(&usage_counted()[..], b"#q");
+        assert_eq!(parse_upload(&upload(BUCKET_ID, "k", upload_id)), Some((BUCKET_ID, upload_id)));
         assert_eq!(completed(upload_id), join(&[b"d", &[0x11; 16]]));
         assert_eq!(
             completed_at(9, upload_id),
@@ -343,6 +387,7 @@ mod tests {
             PENDING,
             PENDING_PART,
             NONCURRENT,
+            USAGE,
         ];
         kinds.sort_unstable();
         assert!(kinds.windows(2).all(|pair| pair[0] < pair[1]));
@@ -398,6 +443,7 @@ mod tests {
             let _ = completed_upload(&row);
             let _ = parse_pending_object(&row);
             let _ = parse_pending_part(&row);
+            let _ = parse_upload(&row);
         }
     }
 }

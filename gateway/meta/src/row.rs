@@ -14,6 +14,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use keyway_proto::{BucketId, TenantId, VersionId};
 use prost::Message;
 
+use crate::key::Counted;
 use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs, Versioning};
 use crate::store::MetaError;
 
@@ -47,6 +48,28 @@ pub(crate) fn decode_alive(row: &[u8]) -> Result<Versioning, MetaError> {
         [FORMAT, 2] => Ok(Versioning::Suspended),
         _ => Err(MetaError::Damaged("bucket's standing")),
     }
+}
+
+/// Bytes of what a version or a part holds; none of a delete marker.
+pub(crate) fn bytes_of(row: &Bytes, counted: Counted) -> Result<u64, MetaError> {
+    Ok(match counted {
+        Counted::Version => decode::<VersionSize>(row, "version")?.size,
+        Counted::Part => decode::<PartSize>(row, "part")?.size,
+    })
+}
+
+/// The size among the fields of a version's row.
+#[derive(Clone, PartialEq, Message)]
+struct VersionSize {
+    #[prost(uint64, tag = "2")]
+    size: u64,
+}
+
+/// The size among the fields of a part's row.
+#[derive(Clone, PartialEq, Message)]
+struct PartSize {
+    #[prost(uint64, tag = "1")]
+    size: u64,
 }
 
 /// What stands where the key says all.

@@ -27,8 +27,8 @@ use jiff::Timestamp;
 use keyway_auth::directory::{Change, DirectoryError, Tenant};
 use keyway_auth::session::{Issuer, is_temporary};
 use keyway_auth::{
-    Credential, CredentialStore, Directory, KeyProvider, Principal, RootCredentials, SecretKey,
-    SecretsError, Terms, Unauthenticated,
+    AccessKeyId, Credential, CredentialStore, Directory, KeyProvider, Principal, RootCredentials,
+    SecretKey, SecretsError, Terms, Unauthenticated,
 };
 use keyway_meta::{MetaError, UnixMs};
 use keyway_proto::TenantId;
@@ -227,11 +227,21 @@ impl CredentialStore for Accounts {
         }
     }
 
+    fn keys_of(&self, tenant: TenantId, user: &str) -> Vec<AccessKeyId> {
+        let directory = self.directory.load();
+        let of_user = directory.keys().map(|key| &key.record).filter(|key| {
+            key.tenant == tenant && key.user.as_ref().is_some_and(|name| name.as_str() == user)
+        });
+        of_user.map(|key| key.id.clone()).collect()
+    }
+
     fn terms(&self, tenant: TenantId) -> Terms {
         let directory = self.directory.load();
         directory.tenant(tenant).map_or_else(Terms::default, |tenant| Terms {
             standing: tenant.state,
             block: tenant.public_access_block,
+            limits: tenant.limits,
+            quota: tenant.quota,
         })
     }
 }

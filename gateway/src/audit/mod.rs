@@ -60,6 +60,17 @@ pub enum Event {
         #[serde(flatten)]
         request: Request,
     },
+    /// Too many of these failed: from this address, or with this access key. What is tried further
+    /// is refused unverified for a while, and not told one by one.
+    Penalised {
+        /// The address, or the network, that they came from.
+        address: Option<String>,
+        /// The access key that they named.
+        access_key: Option<String>,
+        /// The last of them.
+        #[serde(flatten)]
+        request: Request,
+    },
     /// Policies denied something.
     Denied {
         /// Who asked.

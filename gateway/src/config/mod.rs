@@ -55,6 +55,8 @@ section! {
         pub maintenance: Maintenance = Maintenance::default(),
         /// The audit log.
         pub audit: Audit = Audit::default(),
+        /// Those who fail to say who they are.
+        pub auth: Auth = Auth::default(),
         /// The root tenant.
         pub root: Root = Root::default(),
         /// Logs, metrics and traces.
@@ -128,6 +130,19 @@ section! {
         pub file_bytes_max: u64 = 16 * MIB,
         /// Files that are kept so; the oldest goes.
         pub files_max: u32 = 8,
+    }
+
+    /// Those who fail to say who they are: unknown keys, wrong signatures, bad tokens
+    /// (docs/tenants.md).
+    pub struct Auth {
+        /// Attempts that may fail at once, of one address (of IPv6, one network of 64 bits), and
+        /// with one access key; 0 lets all of them be verified.
+        pub failures_burst: u32 = 20,
+        /// Attempts that may fail in a second, after those.
+        pub failures_per_second: NonZeroU32 = NonZeroU32::MIN,
+        /// How long the address or the key is under a penalty that fails more often: what it
+        /// tries is answered with 503 `SlowDown`, unverified.
+        pub penalty_ms: u64 = 10_000,
     }
 
     /// The embedded metadata store.

@@ -18,6 +18,8 @@
 
 pub mod admin;
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use http::{Method, StatusCode};
 use keyway_dataplane::{SessionError, TransferError};
@@ -51,6 +53,8 @@ pub const RANGES_PATH: &str = "/_keyway/v1/ranges";
 /// Largest document in a request, in bytes, but for one of ranges.
 pub const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
+/// How long a node may take to count sessions.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 const VERSION: u32 = 1;
 const RAILS: &str = "rails";
 const SESSIONS: &str = "sessions";
@@ -238,6 +242,21 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// How many sessions are open at the nodes that answer in time.
+    pub async fn count(&self, selector: SessionSelector) -> u64 {
+        let ask = async |node: &std::sync::Arc<dyn keyway_dataplane::StorageNode>| {
+            let counted = node.count_sessions(selector.clone());
+            match tokio::time::timeout(COUNT_TIMEOUT, counted).await {
+                Ok(Ok(open)) => open,
+                _ => {
+                    tracing::warn!(node = %node.id(), "a node did not tell its sessions");
+                    0
+                }
+            }
+        };
+        join_all(self.nodes.iter().map(ask)).await.into_iter().sum()
     }
 
     /// The rails and doors of the nodes that answer.

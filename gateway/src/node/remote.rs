@@ -294,6 +294,10 @@ impl StorageNode for RemoteNode {
         self.ask_to_close(&selector).await
     }
 
+    async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        self.ask_to_count(&selector).await
+    }
+
     async fn transfer(&self, grant: Bytes) -> Transferred {
         self.ask_transfer(grant).await
     }

@@ -18,6 +18,8 @@ use s3s::StdError;
 use s3s::dto::StreamingBlob;
 use s3s::stream::{ByteStream, RemainingLength};
 
+use crate::limits::Pace;
+
 /// The body of a PUT on its way to a node.
 ///
 /// The frame that completes the announced length is held back until the sender's own end:
@@ -29,17 +31,26 @@ pub(super) struct Intake {
     received: u64,
     last: Option<Bytes>,
     ended: bool,
+    pace: Pace,
 }
 
 impl Intake {
     /// The body that must be `expected` bytes long.
     pub(super) fn new(source: StreamingBlob, expected: u64) -> Self {
-        Self { source, expected, received: 0, last: None, ended: false }
+        Self { source, expected, received: 0, last: None, ended: false, pace: Pace::default() }
+    }
+
+    /// The same, taken no faster than its sender may send.
+    pub(super) fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
     }
 
     /// The body in the form that a node takes.
-    pub(super) fn into_body(self) -> Body {
-        Box::pin(self)
+    pub(super) fn into_body(mut self) -> Body {
+        let pace = std::mem::take(&mut self.pace);
+        let mut body: Body = Box::pin(self);
+        pace.slow(&mut body);
+        body
     }
 
     /// Reads a body that must be empty to its end.

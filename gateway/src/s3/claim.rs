@@ -1,29 +1,39 @@
-//! Who a request says it is from, for the audit log, where that turns out to be wrong.
+//! Who a request says it is from, for the audit log and the limits of strangers, where that turns
+//! out to be wrong.
 
-use http::{Request, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::{Method, Request, Response, StatusCode};
+use keyway_auth::CredentialStore;
 use s3s::Body;
 
+use super::errors::Failure;
 use super::service::RequestId;
 use super::signed;
 use crate::audit::{self, Audit, Event};
+use crate::limits::{Attempt, CODES, Limiter, Penalty, WORDLESS};
 use crate::server::RequestInfo;
 
-/// S3's words for whoever is not who they say.
-const CODES: [&str; 7] = [
-    "AuthorizationHeaderMalformed",
-    "AuthorizationQueryParametersError",
-    "ExpiredToken",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "RequestTimeTooSkewed",
-    "SignatureDoesNotMatch",
-];
 /// Longest access key that is told, of a request that may name any text.
 const ACCESS_KEY_CHARS_MAX: usize = 128;
+
+/// What claims are held against.
+#[derive(Clone)]
+pub(super) struct Strangers {
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) credentials: Arc<dyn CredentialStore>,
+    pub(super) audit: Audit,
+}
 
 /// What is kept of a request until it is answered.
 pub(super) struct Claim {
     access_key: Option<String>,
+    /// Whether there is a claim at all.
+    made: bool,
+    head_only: bool,
+    info: Option<RequestInfo>,
     request: audit::Request,
 }
 
@@ -33,19 +43,63 @@ impl Claim {
         let access_key = signed::access_key(request.headers(), query);
         let access_key =
             access_key.map(|key| key.chars().take(ACCESS_KEY_CHARS_MAX).collect::<String>());
-        let remote = request.extensions().get::<RequestInfo>();
-        let remote = remote.map(|info| info.remote().to_string());
+        let made = access_key.is_some() || request.headers().contains_key(AUTHORIZATION);
+        let info = request.extensions().get::<RequestInfo>().cloned();
+        let remote = info.as_ref().map(|info| info.remote().to_string());
         let request_id = Some(id.to_string());
-        Self { access_key, request: audit::Request { request_id, remote } }
+        let head_only = request.method() == Method::HEAD;
+        Self { access_key, made, head_only, info, request: audit::Request { request_id, remote } }
+    }
+
+    /// Whence it comes; none where no server told.
+    fn remote(&self) -> Option<IpAddr> {
+        self.info.as_ref().map(|info| info.remote().ip())
+    }
+
+    /// Refuses a claim that is not to be verified: too many failed from there, or with that key.
+    pub(super) fn refuse(&self, strangers: &Strangers) -> Option<Failure> {
+        let remote = self.remote().filter(|_| self.made)?;
+        let attempt = Attempt { remote, access_key: self.access_key.as_deref() };
+        let is_key = || {
+            self.access_key.as_ref().is_some_and(|key| strangers.credentials.find(key).is_some())
+        };
+        strangers.limiter.may_try(&attempt, is_key).err().map(Failure::Penalised)
     }
 
     /// Tells of an answer that says that the claim is wrong.
-    pub(super) fn judge(self, response: &Response<Body>, audit: &Audit) {
-        let Some(xml) = response.body().bytes() else { return };
+    pub(super) fn judge(self, response: &Response<Body>, strangers: &Strangers) {
+        let Some(code) = self.wrong(response) else { return };
+        let penalties = match self.remote() {
+            Some(remote) => {
+                let attempt = Attempt { remote, access_key: self.access_key.as_deref() };
+                strangers.limiter.failed(&attempt, &code)
+            }
+            None => Vec::new(),
+        };
+        for penalty in penalties {
+            let (address, access_key) = match penalty {
+                Penalty::Address(address) => (Some(address), None),
+                Penalty::AccessKey => (None, self.access_key.clone()),
+            };
+            let request = self.request.clone();
+            strangers.audit.tell(Event::Penalised { address, access_key, request });
+        }
+        let (access_key, request) = (self.access_key, self.request);
+        strangers.audit.tell(Event::NotAuthenticated { code, access_key, request });
+    }
+
+    /// S3's code, if the answer is that the claim is wrong.
+    fn wrong(&self, response: &Response<Body>) -> Option<String> {
+        if self.head_only {
+            // It has no words. Whom the gate has seen was verified.
+            let verified = self.info.as_ref().is_none_or(RequestInfo::is_verified);
+            let wrong = self.made && !verified && response.status() == StatusCode::FORBIDDEN;
+            return wrong.then(|| WORDLESS.to_owned());
+        }
+        let xml = response.body().bytes()?;
         let text = String::from_utf8_lossy(&xml);
-        let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-        let Some((code, _)) = code.filter(|(code, _)| CODES.contains(code)) else { return };
-        let (code, access_key) = (code.to_owned(), self.access_key);
-        audit.tell(Event::NotAuthenticated { code, access_key, request: self.request });
+        let (_, rest) = text.split_once("<Code>")?;
+        let (code, _) = rest.split_once("</Code>")?;
+        CODES.contains(&code).then(|| code.to_owned())
     }
 }

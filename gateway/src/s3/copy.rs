@@ -226,6 +226,7 @@ pub(super) async fn upload_part_copy(
     let found = source.found(core).await?;
     conditions.check_copy(&found)?;
     let range = source_range(&found, input.copy_source_range.as_deref())?;
+    core.catalog.part_has_room(&bucket, id, number, range.length()).await?;
     let kind = upload.checksum.map(|(kind, _)| kind);
     let part = copy_part(core, caller.account(), &bucket, &found, range, number, kind).await?;
     let result = CopyPartResult {

@@ -14,14 +14,13 @@ use s3s::service::S3Service;
 use s3s::{Body, S3Error, S3ErrorCode, StdError};
 
 use super::checksums::Declared;
-use super::claim::Claim;
+use super::claim::{Claim, Strangers};
 use super::cors::{self, Cors};
 use super::errors::{self, Failure};
 use super::host::BaseDomains;
 use super::rdma::Lent;
 use super::service::RequestId;
 use super::{framing, signed, sts};
-use crate::audit::Audit;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -39,7 +38,7 @@ pub(super) struct Surroundings {
     pub(super) domains: BaseDomains,
     pub(super) xml_max_bytes: usize,
     pub(super) cors: Cors,
-    pub(super) audit: Audit,
+    pub(super) strangers: Strangers,
 }
 
 /// Answers one request.
@@ -61,7 +60,8 @@ pub(super) async fn call(
     let lent = Lent::begin(&mut request);
     let claim = Claim::of(&request, &id);
     let is_sts = sts::is_meant(request.method(), request.uri(), request.headers());
-    let mut response = match refuse_early(&request) {
+    let unverified = claim.refuse(&surroundings.strangers).map(|failure| failure.answer(&id));
+    let mut response = match unverified.or_else(|| refuse_early(&request)) {
         Some(error) => refused(error),
         None if cors::is_preflight(&request) => match surroundings.cors.preflight(&request).await {
             Ok(response) => response,
@@ -75,7 +75,7 @@ pub(super) async fn call(
         tracing::error!(request_id = %id, "answered with an internal error");
     }
     if response.status().is_client_error() {
-        claim.judge(&response, &surroundings.audit);
+        claim.judge(&response, &surroundings.strangers);
     }
     if is_sts {
         response = sts::translated(response, &id);

@@ -1,8 +1,9 @@
 //! Every failure's S3 code: the one place where causes become answers.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
+use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use keyway_auth::grant::GrantError;
 use keyway_dataplane::{DirectError, SessionError, TransferError};
@@ -17,6 +18,7 @@ use super::conditions;
 use super::rdma;
 use super::service::RequestId;
 use crate::control::ControlError;
+use crate::limits::{Exceeded, Limited};
 
 const DELETE_MARKER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
@@ -71,6 +73,12 @@ pub(super) enum Failure {
     /// A control endpoint refused or failed.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// Whoever asks has taken what it may.
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
+    /// Too many attempts to say who one is failed: this one is not verified for so long.
+    #[error("too many attempts failed")]
+    Penalised(Duration),
     /// A request that S3 refuses.
     #[error("{code:?}")]
     Refused {
@@ -132,6 +140,11 @@ impl Failure {
             }
             Self::WindowTooSmall { room, needed } => window_too_small(*room, *needed),
             Self::Control(cause) => control(cause),
+            Self::Exceeded(cause) => exceeded(*cause),
+            Self::Penalised(left) => later(
+                S3Error::with_message(S3ErrorCode::SlowDown, "Too many attempts have failed."),
+                *left,
+            ),
             Self::NotModified(validators) => not_modified(validators),
             Self::RangeNotSatisfiable { size } => range_not_satisfiable(*size),
             Self::RdmaDeclined => rdma_declined(),
@@ -179,6 +192,9 @@ fn catalog(cause: &CatalogError) -> S3Error {
         CatalogError::PreconditionFailed => S3ErrorCode::PreconditionFailed,
         CatalogError::ChecksumMismatch => S3ErrorCode::BadDigest,
         CatalogError::NotDurable => S3ErrorCode::SlowDown,
+        CatalogError::QuotaExceeded => {
+            return custom("QuotaExceeded", "The bucket's owner stores as much as it may.");
+        }
         CatalogError::Store(store) => return meta(store),
         _ => S3ErrorCode::InternalError,
     };
@@ -297,7 +313,7 @@ pub(super) fn custom(code: &'static str, message: &'static str) -> S3Error {
 
 fn custom_status(code: &S3ErrorCode) -> StatusCode {
     match code.as_str() {
-        "AccessForbidden" => StatusCode::FORBIDDEN,
+        "AccessForbidden" | "QuotaExceeded" => StatusCode::FORBIDDEN,
         "InsufficientStorage" => StatusCode::INSUFFICIENT_STORAGE,
         "InvalidPartNumber" => StatusCode::RANGE_NOT_SATISFIABLE,
         "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
@@ -373,6 +389,26 @@ fn session(cause: &SessionError) -> S3Error {
     }
 }
 
+fn exceeded(cause: Exceeded) -> S3Error {
+    let slow_down = |message| S3Error::with_message(S3ErrorCode::SlowDown, message);
+    let error = match cause.what {
+        Limited::Requests => slow_down("You have made as many requests as you may."),
+        Limited::Bytes => slow_down("You have moved as many bytes as you may."),
+        Limited::Keys => slow_down("You have as many direct transfers under way as you may."),
+        // Clients know it from nodes, and go over HTTP.
+        Limited::Sessions => custom("TooManySessions", "You have as many sessions as you may."),
+    };
+    later(error, cause.retry_after)
+}
+
+/// An error that passes: the client is told when.
+fn later(mut error: S3Error, after: Duration) -> S3Error {
+    // Whole seconds, and never none.
+    let seconds = after.as_secs().saturating_add(1);
+    error.set_headers(beside_xml(RETRY_AFTER, HeaderValue::from(seconds)));
+    error
+}
+
 fn unreachable_node() -> S3Error {
     S3Error::with_message(
         S3ErrorCode::ServiceUnavailable,
@@ -389,95 +425,4 @@ fn beside_xml(name: HeaderName, value: HeaderValue) -> HeaderMap {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use keyway_dataplane::node::BodyError;
-
-    use super::*;
-
-    fn answered(failure: impl Into<Failure>) -> (String, u16) {
-        let error = failure.into().answer(&RequestId::generate());
-        let status = error.status_code().expect("every answer has a status");
-        (error.code().as_str().to_owned(), status.as_u16())
-    }
-
-    /// Goal: no cause reaches the client as a 500 but those that are the server's fault.
-    #[test]
-    fn causes_have_their_codes() {
-        let broken = |error: Box<dyn std::error::Error + Send + Sync>| {
-            TransferError::Body(BodyError(Arc::from(error)))
-        };
-        for (failure, code, status) in [
-            (Failure::from(CatalogError::NoSuchBucket), "NoSuchBucket", 404),
-            (CatalogError::BucketExists.into(), "BucketAlreadyOwnedByYou", 409),
-            (CatalogError::BucketNotEmpty.into(), "BucketNotEmpty", 409),
-            (CatalogError::NoSuchKey.into(), "NoSuchKey", 404),
-            (CatalogError::NoSuchUpload.into(), "NoSuchUpload", 404),
-            (CatalogError::InvalidPart(3).into(), "InvalidPart", 400),
-            (CatalogError::InvalidPartOrder.into(), "InvalidPartOrder", 400),
-            (CatalogError::PartTooSmall(1).into(), "EntityTooSmall", 400),
-            (CatalogError::TooLarge.into(), "EntityTooLarge", 400),
-            (CatalogError::PreconditionFailed.into(), "PreconditionFailed", 412),
-            (CatalogError::ChecksumMismatch.into(), "BadDigest", 400),
-            (CatalogError::Store(MetaError::Full).into(), "InsufficientStorage", 507),
-            (CatalogError::Store(MetaError::Damaged("x")).into(), "InternalError", 500),
-            (TransferError::Full.into(), "InsufficientStorage", 507),
-            (TransferError::Busy.into(), "SlowDown", 503),
-            (TransferError::Unreachable("gone".into()).into(), "ServiceUnavailable", 503),
-            (TransferError::BodyTooLong { expected: 1 }.into(), "IncompleteBody", 400),
-            (broken("reset".into()).into(), "IncompleteBody", 400),
-            (
-                broken(Box::new(UploadStreamError::Sha256Mismatch)).into(),
-                "XAmzContentSHA256Mismatch",
-                400,
-            ),
-            (
-                broken(Box::new(AwsChunkedStreamError::SignatureMismatch)).into(),
-                "SignatureDoesNotMatch",
-                403,
-            ),
-            (
-                broken(Box::new(AwsChunkedStreamError::Underlying(Box::new(
-                    AwsChunkedStreamError::ChunkMetaTooLarge(2, 1),
-                ))))
-                .into(),
-                "EntityTooLarge",
-                400,
-            ),
-            (InvalidName::Bucket.into(), "InvalidBucketName", 400),
-            (InvalidName::KeyTooLong(1025).into(), "KeyTooLongError", 400),
-            (Failure::RangeNotSatisfiable { size: 3 }, "InvalidRange", 416),
-            (Failure::UnknownNode(keyway_proto::NodeId(9)), "InternalError", 500),
-            (DirectError::NoSuchSession.into(), "InvalidRDMAToken", 400),
-            (DirectError::InvalidPlan("x").into(), "InvalidRDMAToken", 400),
-            (DirectError::Grant(GrantError::Replayed).into(), "InvalidRDMAToken", 400),
-            (DirectError::Grant(GrantError::Overloaded).into(), "SlowDown", 503),
-            (DirectError::Link("x".into()).into(), "RDMATransferFailed", 500),
-            (DirectError::TimedOut.into(), "RDMATransferFailed", 500),
-            (DirectError::Cancelled.into(), "RDMATransferFailed", 500),
-            (DirectError::Transfer(TransferError::Full).into(), "InsufficientStorage", 507),
-            (Failure::WindowTooSmall { room: 1, needed: 2 }, "RDMAWindowTooSmall", 400),
-            (Failure::RdmaDeclined, "RDMANotSupported", 501),
-            (ControlError::NoSuchEndpoint.into(), "NoSuchEndpoint", 404),
-            (ControlError::NoSuchSession.into(), "NoSuchSession", 404),
-            (ControlError::MethodNotAllowed.into(), "MethodNotAllowed", 405),
-            (ControlError::OutOfBounds("windows").into(), "InvalidArgument", 400),
-            (ControlError::from(SessionError::NoSuchRail).into(), "NoSuchRail", 404),
-            (ControlError::from(SessionError::TooMany).into(), "TooManySessions", 503),
-            (
-                ControlError::from(SessionError::Incompatible("x")).into(),
-                "IncompatibleSession",
-                409,
-            ),
-            (
-                ControlError::from(SessionError::Unreachable("x".into())).into(),
-                "ServiceUnavailable",
-                503,
-            ),
-            (ControlError::from(SessionError::Adapter("x".into())).into(), "InternalError", 500),
-        ] {
-            assert_eq!(answered(failure), (code.to_owned(), status));
-        }
-    }
-}
+mod tests;

@@ -167,7 +167,11 @@ async fn start(
     if direct.is_some() {
         caller.may_over_http()?;
     }
-    let deliveries = deliver(core, caller.account(), object, range).await?;
+    let mut deliveries = deliver(core, caller.account(), object, range).await?;
+    let pace = caller.usage.pace();
+    for delivery in &mut deliveries {
+        pace.slow(&mut delivery.body);
+    }
     Ok(Started { body: Some(Outgoing::new(deliveries)), direct })
 }
 

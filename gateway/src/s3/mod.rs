@@ -71,6 +71,7 @@ use keyway_proto::TenantId;
 
 use crate::audit::Audit;
 use crate::control::admin::Administration;
+use crate::limits::Limiter;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
 
@@ -93,6 +94,8 @@ pub struct S3State {
     pub audit: Audit,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// What strangers may try, and what tenants and users may take.
+    pub limiter: Arc<Limiter>,
     /// Woken when there is too little space for what is to be written.
     pub maintenance: Option<Arc<Maintenance>>,
 }
@@ -126,6 +129,7 @@ struct Core {
     maintenance: Option<Arc<Maintenance>>,
     credentials: Arc<dyn CredentialStore>,
     audit: Audit,
+    limiter: Arc<Limiter>,
     /// Whose buckets are meant by who neither signs nor names an owner.
     public_tenant: TenantId,
     rules: access::RuleBook,

@@ -70,6 +70,7 @@ pub(super) async fn upload_part(
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let kind = part_kind(&upload, declared.kind())?;
+    core.catalog.part_has_room(&bucket, id, number, length).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
     let durability = durability::of_body(&bucket, asked, length);
@@ -79,7 +80,7 @@ pub(super) async fn upload_part(
         Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
-            let body = store::intake(input.body.take(), length);
+            let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
             let tenant = caller.account();
             let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);

@@ -34,6 +34,7 @@ pub(super) async fn put_object(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
+    core.catalog.has_room(&bucket, &key, length).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
     let durability = durability::of_body(&bucket, asked, length);
@@ -42,7 +43,7 @@ pub(super) async fn put_object(
         Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
-            let body = store::intake(input.body.take(), length);
+            let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
             let tenant = caller.account();
             let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);

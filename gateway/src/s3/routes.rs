@@ -11,6 +11,7 @@ use keyway_auth::policy::Action;
 use keyway_dataplane::node::BodyError;
 use keyway_dataplane::{SessionError, TransferError};
 use keyway_proto::ranges::RANGES_DOCUMENT_BYTES_MAX;
+use keyway_proto::{SessionOwner, SessionSelector};
 use s3s::route::S3Route;
 use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -29,6 +30,7 @@ use crate::control::admin::{
     ADMIN_DOCUMENT_BYTES_MAX, AdminAnswer, AdminCall, AdminError, Administration, Verb,
 };
 use crate::control::{self, Call, Control, DOCUMENT_BYTES_MAX};
+use crate::limits::Opening;
 use crate::server::RequestInfo;
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -215,6 +217,7 @@ impl ControlRoute {
                 return Err(control::ControlError::from(SessionError::TooMany).into());
             }
         }
+        let opening = self.opening(caller, call).await?;
         let answer = self.control.answer(owner.clone(), call, document).await?;
         let session = match call {
             Call::CloseSession(session) => Some((session, "closed")),
@@ -238,7 +241,34 @@ impl ControlRoute {
                 return Err(denied());
             }
         }
+        drop(opening);
         Ok(answer)
+    }
+
+    /// Waits for the caller's turn to open a session, where it may have so many at once. A node
+    /// that does not answer has none that are of use.
+    async fn opening(&self, caller: &Caller, call: Call) -> Result<Opening, Failure> {
+        if !matches!(call, Call::OpenSession | Call::OpenLocalSession) {
+            return Ok(Opening::default());
+        }
+        let opening = caller.usage.opening().await;
+        for (holder, most) in caller.usage.sessions() {
+            let mut open = 0;
+            match &holder.user {
+                None => open += self.control.count(SessionSelector::Tenant(holder.tenant)).await,
+                Some(user) => {
+                    for key in self.core.credentials.keys_of(holder.tenant, user) {
+                        let access_key = key.as_str().into();
+                        let owner = SessionOwner { tenant: holder.tenant, access_key };
+                        open += self.control.count(SessionSelector::Owner(owner)).await;
+                    }
+                }
+            }
+            if open >= most {
+                return Err(caller.usage.too_many_sessions().into());
+            }
+        }
+        Ok(opening)
     }
 
     async fn answer(&self, request: S3Request<Body>) -> Result<S3Response<Body>, Failure> {

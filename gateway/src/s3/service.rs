@@ -14,6 +14,7 @@ use s3s::config::{S3Config as ProtocolConfig, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 
 use super::access::{Gate, RuleBook, Secrets, Sessions};
+use super::claim::Strangers;
 use super::copy::PART_COPIES_MAX;
 use super::cors::Cors;
 use super::envelope::{self, Surroundings};
@@ -64,6 +65,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         maintenance: state.maintenance,
         credentials: Arc::clone(&state.credentials),
         audit: state.audit.clone(),
+        limiter: Arc::clone(&state.limiter),
         public_tenant: TenantId(config.public_tenant),
         rules: RuleBook::default(),
         sessions: Sessions::default(),
@@ -82,13 +84,17 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         credentials: Arc::clone(&state.credentials),
         domains: domains.clone(),
     };
+    let strangers = Strangers {
+        limiter: state.limiter,
+        credentials: Arc::clone(&state.credentials),
+        audit: state.audit,
+    };
     builder.set_auth(Secrets(state.credentials));
     builder.set_access(gate.clone());
     let lenient = LenientReads { core, gate, domains: domains.clone() };
     builder.set_route(Routes { control, sts, lenient });
     builder.set_host(domains.clone());
-    let audit = state.audit;
-    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, audit };
+    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, strangers };
     Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 

@@ -20,7 +20,6 @@ use http::StatusCode;
 use keyway_auth::{CredentialStore, KeyFileError, RootError};
 use keyway_dataplane::rpc::RpcServeError;
 use keyway_dataplane::{LocalNode, StorageNode};
-use keyway_meta::Catalog;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -31,6 +30,7 @@ use crate::audit::AuditError;
 use crate::config::{Config, ConfigError, Tls};
 use crate::control::ROUTES;
 use crate::control::admin::Administration;
+use crate::limits::Limiter;
 use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
 use crate::pki::{Authority, PkiError, host_names};
@@ -70,6 +70,9 @@ pub enum ServeError {
     /// The metadata store did not open.
     #[error("cannot open the metadata store")]
     Meta(#[source] keyway_meta::MetaError),
+    /// What tenants store could not be counted.
+    #[error("cannot count what is stored")]
+    Usage(#[source] keyway_meta::CatalogError),
     /// What was in memory alone when the last process ended cannot be judged.
     #[error("cannot settle what was not durable")]
     Settle(#[source] MaintenanceError),
@@ -216,7 +219,7 @@ async fn start(
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let store = open::metadata(&config.meta, &data, &metrics).await?;
     let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
-    let catalog = Arc::new(Catalog::new(store));
+    let catalog = Arc::new(open::catalog(store, &accounts).await?);
     let audit = open::audit(&config.audit, &data).await?;
     let upkept = open::maintenance(&config.maintenance);
     let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
@@ -226,11 +229,15 @@ async fn start(
         Ok(report) => tracing::info!(?report, "settled what was in memory alone"),
         Err(error) => return Err(ServeError::Settle(error)),
     }
+    let limiter = Arc::new(Limiter::new(&config.auth));
+    let told = Arc::downgrade(&limiter);
+    metrics.observe_limits(move || Some(told.upgrade()?.stats()));
     let state = S3State {
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
         audit,
+        limiter,
         administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
         maintenance: Some(Arc::clone(&maintenance)),

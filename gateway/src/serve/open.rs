@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use keyway_auth::{KeyFile, RootCredentials};
+use keyway_auth::{CredentialStore, KeyFile, RootCredentials};
 use keyway_dataplane::{
     EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig, TierConfig,
 };
-use keyway_meta::{EmbeddedStore, MetaConfig, MetaStore};
+use keyway_meta::{Catalog, EmbeddedStore, MetaConfig, MetaStore, Quota};
 use keyway_proto::NodeId;
 use keyway_proto::unit::GIB;
 
@@ -54,6 +54,21 @@ pub(super) async fn accounts(
     let clock = Arc::new(SystemClock);
     let accounts = Accounts::open(rows, Arc::new(key), root.clone(), clock, nodes.clone()).await;
     accounts.map(Arc::new).map_err(ServeError::Accounts)
+}
+
+/// The catalog, which holds tenants to their quotas. A store from before there were any is read
+/// whole, once.
+pub(super) async fn catalog(
+    store: Arc<dyn MetaStore>,
+    accounts: &Arc<Accounts>,
+) -> Result<Catalog, ServeError> {
+    let accounts = Arc::clone(accounts);
+    let catalog = Catalog::new(store).bounded_by(move |tenant| {
+        let quota = accounts.terms(tenant).quota;
+        Quota { bytes: quota.bytes, objects: quota.objects }
+    });
+    catalog.count_usage().await.map_err(ServeError::Usage)?;
+    Ok(catalog)
 }
 
 /// Opens the audit log, all of which is read: not on a thread that serves.

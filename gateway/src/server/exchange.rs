@@ -115,6 +115,11 @@ impl RequestInfo {
         let _ = self.0.access_key.set(access_key);
     }
 
+    /// Whether somebody's signature was verified.
+    pub fn is_verified(&self) -> bool {
+        self.0.access_key.get().is_some()
+    }
+
     pub(super) fn add_received(&self, bytes: usize) {
         self.0.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

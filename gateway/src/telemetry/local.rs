@@ -13,8 +13,12 @@ use opentelemetry::metrics::AsyncInstrument;
 
 use super::metrics::{Metrics, histogram_f64, histogram_u64, node_attribute, saturating, up_down};
 use super::table::{self, Definition};
+use crate::limits::LimitStats;
 use crate::maintenance::MaintenanceStats;
 use crate::s3::DirectStats;
+
+/// Counts, each with its reason.
+type Reasons = Vec<(&'static str, u64)>;
 
 impl Metrics {
     /// Tells of the node in this process, as long as `read` answers.
@@ -116,6 +120,26 @@ impl Metrics {
                 o.observe(count, &[KeyValue::new(table::REASON, reason)]);
             }
         });
+    }
+
+    /// Tells of limits, as long as `read` answers.
+    pub fn observe_limits(
+        &self,
+        read: impl Fn() -> Option<LimitStats> + Clone + Send + Sync + 'static,
+    ) {
+        let by_reason = |metric: &'static Definition, pick: fn(LimitStats) -> Reasons| {
+            let read = read.clone();
+            self.counters(metric, move |o| {
+                for (reason, count) in read().into_iter().flat_map(pick) {
+                    o.observe(count, &[KeyValue::new(table::REASON, reason)]);
+                }
+            });
+        };
+        by_reason(&table::AUTH_FAILURES, |stats| stats.failures);
+        by_reason(&table::LIMITED, |stats| stats.limited);
+        let unverified = read.clone();
+        self.counter(&table::AUTH_UNVERIFIED, move || Some(unverified()?.unverified), []);
+        self.counter(&table::AUTH_PENALTIES, move || Some(read()?.penalties), []);
     }
 
     fn counters(

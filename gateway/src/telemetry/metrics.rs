@@ -279,6 +279,7 @@ mod tests {
     use keyway_meta::{GroupCommit, MetaStats};
 
     use super::*;
+    use crate::limits::Limiter;
     use crate::maintenance::MaintenanceStats;
     use crate::s3::DirectCounts;
 
@@ -342,6 +343,7 @@ mod tests {
         metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
         metrics.observe_direct(|| Some(DirectCounts::default().stats()));
+        metrics.observe_limits(|| Some(Limiter::default().stats()));
         metrics.observe_meta(|| Some(MetaStats { conflicts: 3, ..MetaStats::default() }));
         metrics.group_commits()(GroupCommit { batches: 5, duration: Duration::from_millis(1) });
         metrics

@@ -65,7 +65,7 @@ pub(crate) const NODE: &str = "keyway.node.id";
 pub(crate) const PATH: &str = "keyway.transfer.path";
 /// Attribute: what became of a direct transfer's key.
 pub(crate) const KEY: &str = "keyway.key.fate";
-/// Attribute: why a token was met with HTTP.
+/// Attribute: why a token was met with HTTP, or a request refused.
 pub(crate) const REASON: &str = "keyway.reason";
 /// Attribute: what became of a commit: `committed`, `conflict` (decided anew), `full` or `failed`.
 pub(crate) const OUTCOME: &str = "keyway.outcome";
@@ -213,6 +213,16 @@ metrics! {
          key.", by [PATH, KEY];
     DIRECT_DECLINED = Counter "keyway.direct.declined" ["{request}"]
         "Requests with an RDMA token whose bytes went, or were to go, over HTTP.", by [REASON];
+    AUTH_FAILURES = Counter "keyway.auth.failures" ["{request}"]
+        "Requests whose signer was not who they said, by S3's code; `Forbidden` for a HEAD, which \
+         has none.", by [REASON];
+    AUTH_UNVERIFIED = Counter "keyway.auth.unverified" ["{request}"]
+        "Requests that were refused without a look at their signature, because too many had failed \
+         from their address or with their key.", by [];
+    AUTH_PENALTIES = Counter "keyway.auth.penalties" ["{penalty}"]
+        "Times that an address or an access key came under a penalty.", by [];
+    LIMITED = Counter "keyway.limits.refused" ["{request}"]
+        "Requests over a limit of their tenant or user, by what is limited.", by [REASON];
     CPU_TIME = Counter "process.cpu.time" ["s"]
         "CPU time of the process.", by [];
     MEMORY = UpDownCounter "process.memory.usage" ["By"]

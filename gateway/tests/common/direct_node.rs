@@ -470,12 +470,15 @@ impl StorageNode for DirectNode {
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
         let mut state = self.state.lock();
         let before = state.sessions.len();
-        state.sessions.retain(|session, owner| match &selector {
-            SessionSelector::One(one, of) => !(session == one && owner == of),
-            SessionSelector::Owner(of) => owner != of,
-            SessionSelector::Tenant(tenant) => owner.tenant != *tenant,
-        });
+        state.sessions.retain(|session, owner| !selects(&selector, *session, owner));
         Ok((before - state.sessions.len()) as u64)
+    }
+
+    async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        let state = self.state.lock();
+        let open =
+            state.sessions.iter().filter(|(session, owner)| selects(&selector, **session, owner));
+        Ok(open.count() as u64)
     }
 
     async fn transfer(&self, grant: Bytes) -> Transferred {
@@ -493,4 +496,12 @@ impl StorageNode for DirectNode {
 /// What grants are refused for, of those that a gateway cannot bring about by itself.
 pub(crate) fn refusals() -> [GrantError; 4] {
     [GrantError::OtherNode, GrantError::Expired, GrantError::TooLong, GrantError::Overloaded]
+}
+
+fn selects(selector: &SessionSelector, session: SessionId, owner: &SessionOwner) -> bool {
+    match selector {
+        SessionSelector::One(one, of) => session == *one && owner == of,
+        SessionSelector::Owner(of) => owner == of,
+        SessionSelector::Tenant(tenant) => owner.tenant == *tenant,
+    }
 }

@@ -106,9 +106,12 @@ async fn rails_and_sessions_are_as_the_node_has_them() {
         let selector = SessionSelector::One(direct.session, owner);
         direct.remote.close_sessions(selector).await.unwrap()
     };
+    let of_tenant = SessionSelector::Tenant(owner().tenant);
+    assert_eq!(direct.remote.count_sessions(of_tenant.clone()).await.unwrap(), 1);
     assert_eq!(close(stranger).await, 0);
     assert_eq!(direct.node.sessions(), 1);
     assert_eq!(close(owner()).await, 1);
+    assert_eq!(direct.remote.count_sessions(of_tenant).await.unwrap(), 0);
     assert_eq!(direct.node.sessions(), 0);
 }
 

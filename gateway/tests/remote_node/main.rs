@@ -375,6 +375,10 @@ impl StorageNode for Hanging {
         std::future::pending().await
     }
 
+    async fn count_sessions(&self, _: SessionSelector) -> Result<u64, TransferError> {
+        std::future::pending().await
+    }
+
     async fn transfer(&self, _: Bytes) -> Transferred {
         std::future::pending().await
     }
@@ -400,6 +404,7 @@ async fn a_node_that_hangs_is_given_up() {
     given_up(remote.rails().await.map(drop));
     given_up(remote.sealing_key().await.map(drop));
     given_up(remote.close_sessions(SessionSelector::Tenant(TenantId::ROOT)).await.map(drop));
+    given_up(remote.count_sessions(SessionSelector::Tenant(TenantId::ROOT)).await.map(drop));
     let request = direct_node::session_request(ID);
     let opened = remote.open_session(direct::owner(), request).await;
     assert!(matches!(opened, Err(SessionError::Unreachable(_))), "{opened:?}");

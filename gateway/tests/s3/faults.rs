@@ -181,6 +181,10 @@ impl StorageNode for FaultyNode {
         self.inner.close_sessions(selector).await
     }
 
+    async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
+        self.inner.count_sessions(selector).await
+    }
+
     async fn transfer(&self, grant: Bytes) -> Transferred {
         self.inner.transfer(grant).await
     }

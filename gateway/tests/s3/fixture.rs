@@ -104,6 +104,7 @@ impl Server {
             clock: clock.clone(),
             administration: None,
             audit: Default::default(),
+            limiter: Default::default(),
             maintenance: None,
         };
         Self::of_state(state, config, clock, local).await

@@ -72,6 +72,7 @@ impl Gateway {
                 credentials: Arc::new(OneKey(credentials.clone())),
                 administration: None,
                 audit: Audit::default(),
+                limiter: Limiter::default(),
                 clock: Arc::new(SystemClock),
                 maintenance: None,
             };

@@ -107,9 +107,12 @@ impl World {
 
     /// A request without a signature.
     pub(crate) fn anonymous(&self, request: Request) -> Result<Response> {
-        let mut connection = Connection::open(self.server.address())?;
-        let request = request.header("host", self.server.authority());
-        Ok(connection.exchange(&request)?)
+        self.anonymous_as_is(&request.header("host", self.server.authority()))
+    }
+
+    /// A request as it is.
+    pub(crate) fn anonymous_as_is(&self, request: &Request) -> Result<Response> {
+        Ok(Connection::open(self.server.address())?.exchange(request)?)
     }
 
     pub(crate) fn bucket_policy(

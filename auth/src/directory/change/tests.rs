@@ -6,7 +6,7 @@ use super::*;
 use crate::credential::Principal;
 use crate::credential::SecretKey;
 use crate::directory::{
-    AccessKey, KeyState, ManagedPolicy, Refused, RoleRecord, Standing, UserKind,
+    AccessKey, KeyState, Limits, ManagedPolicy, Quota, Refused, RoleRecord, Standing, UserKind,
 };
 use crate::policy::PublicAccessBlock;
 use crate::session::{Assumed, Claims, Source};
@@ -30,6 +30,8 @@ fn tenant(number: u64, called: &str) -> Tenant {
         state: Standing::Active,
         created: at(0),
         public_access_block: PublicAccessBlock::default(),
+        limits: Limits::default(),
+        quota: Quota::default(),
     }
 }
 
@@ -45,6 +47,7 @@ fn user(called: &str, groups: &[&str], policies: &[&str]) -> User {
         policies: policies.iter().map(|policy| name(policy)).collect(),
         tags: [("team".to_owned(), "vision".to_owned())].into(),
         sessions_valid_from: None,
+        limits: Limits::default(),
     }
 }
 

@@ -195,7 +195,7 @@ impl Catalog {
                 }
                 batch.expect_empty(start, end);
             }
-            self.abort_uploads(id).await?;
+            self.abort_uploads(tenant, id).await?;
             let uploads = Space::uploads(id).all();
             batch.expect_empty(uploads.0, uploads.1);
             batch.delete(name_key.clone());
@@ -211,7 +211,7 @@ impl Catalog {
     }
 
     /// Aborts all uploads in progress that are seen on one pass.
-    async fn abort_uploads(&self, bucket: BucketId) -> Result<(), CatalogError> {
+    async fn abort_uploads(&self, tenant: TenantId, bucket: BucketId) -> Result<(), CatalogError> {
         let space = Space::uploads(bucket);
         let (mut start, end) = space.all();
         loop {
@@ -221,7 +221,8 @@ impl Catalog {
             for (row_key, _) in &page {
                 let (_, suffix) = space.parse(row_key).ok_or(MetaError::Damaged("upload key"))?;
                 let id = suffix.try_into().map_err(|_| MetaError::Damaged("upload key"))?;
-                match self.end_upload(row_key.clone(), UploadId::from_bytes(id)).await {
+                let id = UploadId::from_bytes(id);
+                match self.end_upload(tenant, row_key.clone(), id).await {
                     Ok(()) | Err(CatalogError::NoSuchUpload) => {}
                     Err(error) => return Err(error),
                 }

@@ -7,6 +7,7 @@ use keyway_proto::{BucketId, Checksum, ChecksumKind, Durability, ObjectKey, Uplo
 use super::assemble::assemble;
 use super::current::{New, Place, disown};
 use super::object::durable_enough;
+use super::usage::Payer;
 use super::{
     ATTEMPTS_MAX, Catalog, CatalogError, NamedPart, PAGE_MAX, WriteCondition, require_bucket,
 };
@@ -85,7 +86,8 @@ impl Catalog {
             let completion = Completion { version: object.version, parts_digest };
             batch.put(key::completed(id), row::encode_completion(&completion));
             batch.put(key::completed_at(now.0, id), Bytes::new());
-            if self.committed(batch).await? {
+            // Its parts are counted: it takes no more than they do.
+            if self.committed_for(Payer::Anyway(bucket.tenant), batch).await? {
                 return Ok(object);
             }
             versioning = self.versioning(bucket.id).await?;

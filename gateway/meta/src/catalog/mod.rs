@@ -19,6 +19,9 @@
 //! unchanged, and as long as the source stands, its own owner rows do. Hence what
 //! [`Catalog::garbage`] finds unowned stays so, and may be released without a lock.
 //!
+//! **Usage.** What a tenant stores is counted in the commit that changes it, and bounded there:
+//! [`usage`].
+//!
 //! **Durability.** Chunks are durable before they are published, but for those of writes whose
 //! clients waived that: [`pending`] keeps what such a write replaced until they are.
 
@@ -45,6 +48,7 @@ mod remove;
 mod turns;
 mod types;
 mod upload;
+mod usage;
 mod version;
 mod versions;
 mod walk;
@@ -69,13 +73,15 @@ pub struct Catalog {
     turns: Turns,
     garbage_queued: Notify,
     pending_marked: Notify,
+    quotas: usage::Quotas,
 }
 
 impl Catalog {
     /// A catalog over `store`.
     pub fn new(store: Arc<dyn MetaStore>) -> Self {
         let (garbage_queued, pending_marked) = (Notify::new(), Notify::new());
-        Self { store, turns: Turns::new(), garbage_queued, pending_marked }
+        let quotas = usage::Quotas::default();
+        Self { store, turns: Turns::new(), garbage_queued, pending_marked, quotas }
     }
 
     /// Resolves when chunks were given up since it last resolved: overwritten, deleted, aborted
@@ -85,8 +91,10 @@ impl Catalog {
         self.garbage_queued.notified().await;
     }
 
-    /// Commits; `false` when a precondition did not hold and the change is to be decided anew.
+    /// Commits what leaves everybody's usage as it is; `false` when a precondition did not hold
+    /// and the change is to be decided anew.
     async fn committed(&self, batch: Batch) -> Result<bool, CatalogError> {
+        debug_assert!(batch.tallies.len() == 1 || usage::leaves_it(&batch), "nobody is counted");
         let puts = |is: fn(&[u8]) -> bool| {
             batch.writes.iter().any(|(key, value)| value.is_some() && is(key))
         };
@@ -102,6 +110,7 @@ impl Catalog {
                 Ok(true)
             }
             Err(MetaError::Conflict) => Ok(false),
+            Err(MetaError::Exceeded) => Err(CatalogError::QuotaExceeded),
             Err(error) => Err(error.into()),
         }
     }

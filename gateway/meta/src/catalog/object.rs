@@ -3,6 +3,7 @@
 use keyway_proto::{Durability, ObjectKey, VersionId};
 
 use super::current::{New, Place, own_new};
+use super::usage::Payer;
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, WriteCondition, require_bucket};
 use crate::key::{self, Owner};
 use crate::record::{Bucket, Extent, Object, VersionName, Versioning};
@@ -40,7 +41,8 @@ impl Catalog {
     /// # Errors
     /// After [`MetaError::Engine`] it is unknown whether the object was published: its chunks
     /// must be left to the sweeper. After any other error it was not, and they may be released.
-    /// [`CatalogError::NotDurable`] for an object in memory alone, in a bucket that keeps versions.
+    /// [`CatalogError::NotDurable`] for an object in memory alone, in a bucket that keeps versions;
+    /// [`CatalogError::QuotaExceeded`].
     pub async fn publish(
         &self,
         bucket: &Bucket,
@@ -66,7 +68,7 @@ impl Catalog {
             let name = placed.name();
             own_new(&mut batch, &object.extents, owner);
             current.replace(&mut batch, New::Object(Box::new(placed), owner), &[])?;
-            if self.committed(batch).await? {
+            if self.committed_for(Payer::Within(bucket.tenant), batch).await? {
                 return Ok(name);
             }
             versioning = self.versioning(bucket.id).await?;
@@ -115,7 +117,7 @@ impl Catalog {
                 let owned = key::chunk_owner(extent.chunk.id, owner);
                 batch.put(owned, row::encode_extent(extent));
             }
-            if self.committed(batch).await? {
+            if self.committed_for(Payer::Within(target.0.tenant), batch).await? {
                 return Ok(name);
             }
             versioning = self.versioning(target.0.id).await?;

@@ -15,6 +15,7 @@ use keyway_proto::unit::PART_NUMBER_MAX;
 use keyway_proto::{BucketId, Durability, ObjectKey, UploadId};
 
 use super::current::disown;
+use super::usage::Payer;
 use super::{Catalog, CatalogError, PAGE_MAX};
 use crate::key::{self, Owner, Range, Space};
 use crate::record::{Bucket, Extent};
@@ -181,7 +182,8 @@ impl Catalog {
         };
         batch.writes.push((row_key.clone(), replaced));
         disown(&mut batch, &pending.extents, owner, &[]);
-        self.committed(batch).await
+        let Some(tenant) = self.owner_of(pending).await? else { return Ok(false) };
+        self.committed_for(Payer::Anyway(tenant), batch).await
     }
 }
 

@@ -51,6 +51,9 @@ pub enum CatalogError {
     /// `EntityTooLarge`: the whole would pass 5 TiB.
     #[error("the object would be too large")]
     TooLarge,
+    /// `QuotaExceeded`: the tenant would store more than it may.
+    #[error("the tenant would store more than it may")]
+    QuotaExceeded,
     /// `PreconditionFailed`: a conditional write met another object.
     #[error("the condition does not hold")]
     PreconditionFailed,
@@ -68,6 +71,24 @@ pub enum CatalogError {
     /// The store's own failure.
     #[error(transparent)]
     Store(#[from] MetaError),
+}
+
+/// What a tenant stores, or more of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of objects, of their other versions, and of parts.
+    pub bytes: u64,
+    /// How many those are, and delete markers with them.
+    pub objects: u64,
+}
+
+/// What a tenant may store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes, if they are bounded.
+    pub bytes: Option<u64>,
+    /// Objects, versions and parts, if they are.
+    pub objects: Option<u64>,
 }
 
 /// What must hold of the current object for a write to take place.

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use keyway_proto::unit::PART_NUMBER_MAX;
-use keyway_proto::{Durability, ObjectKey, UploadId};
+use keyway_proto::{Durability, ObjectKey, TenantId, UploadId};
 
 use super::current::{disown, own_new};
+use super::usage::Payer;
 use super::walk::{Found, start, walk};
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, ListQuery, PAGE_MAX, PartPage, UploadPage};
 use crate::key::{self, Owner, Space};
@@ -73,7 +74,7 @@ impl Catalog {
             let mark = (durability == Durability::Memory).then(row::mark);
             batch.writes.push((mark_key.clone(), mark));
             batch.put(row_key.clone(), row.clone());
-            if self.committed(batch).await? {
+            if self.committed_for(Payer::Within(bucket.tenant), batch).await? {
                 return Ok(());
             }
             self.not_swept(&extents).await?;
@@ -158,11 +159,12 @@ impl Catalog {
         key: &ObjectKey,
         id: UploadId,
     ) -> Result<(), CatalogError> {
-        self.end_upload(key::upload(bucket.id, key, id), id).await
+        self.end_upload(bucket.tenant, key::upload(bucket.id, key, id), id).await
     }
 
     pub(super) async fn end_upload(
         &self,
+        tenant: TenantId,
         upload_key: Bytes,
         id: UploadId,
     ) -> Result<(), CatalogError> {
@@ -174,7 +176,7 @@ impl Catalog {
             for part in self.take_parts(&mut batch, id).await? {
                 disown(&mut batch, &part.extents, Owner::Upload(id), &[]);
             }
-            if self.committed(batch).await? {
+            if self.committed_for(Payer::Anyway(tenant), batch).await? {
                 return Ok(());
             }
         }

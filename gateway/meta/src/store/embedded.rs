@@ -249,15 +249,18 @@ impl Writer {
                 } else if holds(&table, batch, &mut held)
                     .map_err(|e| storage_error("checking", &e))?
                 {
-                    apply(&mut table, batch).map_err(|e| storage_error("writing", &e))?;
-                    held.forget(batch);
-                    changed |= !batch.writes.is_empty();
-                    durability = durability.max(batch.durability);
-                    Ok(())
+                    tallied(&table, batch).map_err(|e| storage_error("checking", &e))?
                 } else {
                     Err(MetaError::Conflict)
                 };
-                outcomes.push(outcome);
+                if let Ok(tallied) = &outcome {
+                    let writes = batch.writes.iter().chain(tallied);
+                    apply(&mut table, writes).map_err(|e| storage_error("writing", &e))?;
+                    held.forget(batch);
+                    changed |= !(batch.writes.is_empty() && batch.tallies.is_empty());
+                    durability = durability.max(batch.durability);
+                }
+                outcomes.push(outcome.map(drop));
             }
             outcomes
         };
@@ -384,8 +387,30 @@ fn holds<'g>(
     Ok(true)
 }
 
-fn apply(table: &mut WriteTable<'_>, batch: &Batch) -> Result<(), StorageError> {
-    for (key, value) in &batch.writes {
+/// A row that is written, or removed.
+type Write = (Bytes, Option<Bytes>);
+
+/// What the batch's tallies come to; the inner error refuses the batch.
+fn tallied(
+    table: &WriteTable<'_>,
+    batch: &Batch,
+) -> Result<Result<Vec<Write>, MetaError>, StorageError> {
+    let mut rows = Vec::with_capacity(batch.tallies.len());
+    for tally in &batch.tallies {
+        let now = table.get(&tally.key[..])?;
+        match tally.moved(now.as_ref().map(redb::AccessGuard::value)) {
+            Ok(row) => rows.push((tally.key.clone(), row)),
+            Err(refused) => return Ok(Err(refused)),
+        }
+    }
+    Ok(Ok(rows))
+}
+
+fn apply<'a>(
+    table: &mut WriteTable<'_>,
+    writes: impl Iterator<Item = &'a Write>,
+) -> Result<(), StorageError> {
+    for (key, value) in writes {
         match value {
             Some(value) => drop(table.insert(&key[..], &value[..])?),
             None => drop(table.remove(&key[..])?),

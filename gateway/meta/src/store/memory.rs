@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::{Batch, MetaError, MetaStore};
+use super::{Batch, MetaError, MetaStore, Tally};
 
 /// A store that lives as long as its process.
 #[derive(Default)]
@@ -52,7 +52,13 @@ impl MetaStore for MemoryStore {
         if !(exact && empty) {
             return Err(MetaError::Conflict);
         }
-        for (key, value) in batch.writes {
+        let tallied = |tally: &Tally| {
+            let now = entries.get(&tally.key).map(|row| &row[..]);
+            Ok((tally.key.clone(), tally.moved(now)?))
+        };
+        let tallied: Vec<_> =
+            batch.tallies.iter().map(tallied).collect::<Result<_, MetaError>>()?;
+        for (key, value) in batch.writes.into_iter().chain(tallied) {
             match value {
                 Some(value) => entries.insert(key, value),
                 None => entries.remove(&key),

@@ -4,7 +4,7 @@
 //! the reference that the conformance suite holds every engine against.
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use keyway_proto::Durability;
 
 mod config;
@@ -41,8 +41,9 @@ pub trait MetaStore: Send + Sync + 'static {
     /// halves.
     ///
     /// # Errors
-    /// [`MetaError::Conflict`] when a precondition does not hold, and [`MetaError::Full`] when
-    /// there is no space; nothing was changed then. After [`MetaError::Engine`] the outcome is
+    /// [`MetaError::Conflict`] when a precondition does not hold, [`MetaError::Exceeded`] when a
+    /// tally would grow past its bound, and [`MetaError::Full`] when there is no space; nothing was
+    /// changed then. After [`MetaError::Engine`] the outcome is
     /// unknown.
     async fn commit(&self, batch: Batch) -> Result<(), MetaError>;
 }
@@ -56,6 +57,8 @@ pub struct Batch {
     pub expect_empty: Vec<(Bytes, Bytes)>,
     /// What is written, in order; `None` deletes.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
+    /// Numbers that move with what is written; each key at most once.
+    pub tallies: Vec<Tally>,
     /// Whether the batch gives space up, and may therefore use the engine's reserve when the
     /// device is full.
     pub frees_space: bool,
@@ -87,6 +90,52 @@ impl Batch {
     }
 }
 
+/// Two numbers under a key, moved by a batch as they stand when it is applied: so that batches
+/// that move the same ones do not meet there. Nothing stands there where both are 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// Where they stand: 8 bytes each, big-endian.
+    pub key: Bytes,
+    /// What is added to them.
+    pub add: [i64; 2],
+    /// What they may be at most, those that grow.
+    pub at_most: [u64; 2],
+}
+
+impl Tally {
+    /// What is to stand there instead of `now`; nothing for nothing.
+    ///
+    /// # Errors
+    /// [`MetaError::Exceeded`], and [`MetaError::Damaged`] where no such numbers stand.
+    fn moved(&self, now: Option<&[u8]>) -> Result<Option<Bytes>, MetaError> {
+        let now = now.map_or(Ok([0, 0]), Self::decode)?;
+        let mut next = now;
+        for ((number, add), at_most) in next.iter_mut().zip(self.add).zip(self.at_most) {
+            *number = number.saturating_add_signed(add);
+            if add > 0 && *number > at_most {
+                return Err(MetaError::Exceeded);
+            }
+        }
+        Ok((next != [0, 0]).then(|| Self::encode(next)))
+    }
+
+    /// The row of two numbers.
+    pub(crate) fn encode(numbers: [u64; 2]) -> Bytes {
+        let mut row = BytesMut::with_capacity(16);
+        numbers.into_iter().for_each(|number| row.put_u64(number));
+        row.freeze()
+    }
+
+    /// The numbers in a row.
+    pub(crate) fn decode(row: &[u8]) -> Result<[u64; 2], MetaError> {
+        let damaged = MetaError::Damaged("tally");
+        let row: [u8; 16] = row.try_into().map_err(|_| damaged)?;
+        let (first, second) = (row.first_chunk::<8>(), row.last_chunk::<8>());
+        let number = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        Ok([number(first), number(second)])
+    }
+}
+
 /// Why the store refused.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -97,6 +146,9 @@ pub enum MetaError {
     /// No space on the device.
     #[error("the metadata store is full")]
     Full,
+    /// A tally would grow past its bound.
+    #[error("a bound of the commit is exceeded")]
+    Exceeded,
     /// The engine failed.
     #[error("the metadata store failed: {0}")]
     Engine(std::sync::Arc<str>),

@@ -18,7 +18,7 @@ pub struct MetaStats {
     pub committed: u64,
     /// Batches whose preconditions did not hold.
     pub conflicts: u64,
-    /// Batches refused for want of space.
+    /// Batches refused for want of space, the device's or the tenant's.
     pub refused_full: u64,
     /// Batches that the engine failed on.
     pub failed: u64,
@@ -60,7 +60,7 @@ impl Counters {
         let counter = match outcome {
             Ok(()) => &self.committed,
             Err(MetaError::Conflict) => &self.conflicts,
-            Err(MetaError::Full) => &self.refused_full,
+            Err(MetaError::Full | MetaError::Exceeded) => &self.refused_full,
             Err(MetaError::Engine(_) | MetaError::Damaged(_)) => &self.failed,
         };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use keyway_client::{Administer, Client, ClientError};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
+use crate::bounds::{Bound, LimitArgs, bound, bounded};
 use crate::client::{Connection, block_on};
 
 /// Tenants.
@@ -34,6 +35,18 @@ enum TenantCommand {
     Suspend { tenant: String },
     /// Takes that back.
     Resume { tenant: String },
+    /// Bounds what a tenant may take and store. What is not said stays as it is.
+    Set {
+        tenant: String,
+        #[command(flatten)]
+        limits: LimitArgs,
+        /// Bytes that it may store, as a number such as 500GiB, or `none`.
+        #[arg(long, value_name = "BYTES", value_parser = bound)]
+        bytes: Option<Bound>,
+        /// Objects that it may store, versions and parts among them, or `none`.
+        #[arg(long, value_name = "NUMBER", value_parser = bound)]
+        objects: Option<Bound>,
+    },
     /// Gives a tenant another name.
     Rename { tenant: String, name: String },
     /// Deletes a tenant that is suspended and has nothing any more.
@@ -70,6 +83,12 @@ enum UserCommand {
         /// A tag, for conditions on aws:PrincipalTag. May be repeated.
         #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = pair)]
         tags: Vec<(String, String)>,
+    },
+    /// Bounds what a user may take, within what the tenant may. What is not said stays as it is.
+    Set {
+        user: String,
+        #[command(flatten)]
+        limits: LimitArgs,
     },
     /// Refuses all keys of a user from now on, and ends their sessions.
     Suspend { user: String },
@@ -228,8 +247,8 @@ impl Admin {
 }
 
 /// The fields of each kind that are sent, of those that are told.
-const TENANT: [&str; 3] = ["name", "state", "public_access_block"];
-const USER: [&str; 5] = ["kind", "state", "groups", "policies", "tags"];
+const TENANT: [&str; 5] = ["name", "state", "public_access_block", "limits", "quota"];
+const USER: [&str; 6] = ["kind", "state", "groups", "policies", "tags", "limits"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
 /// A time that lies ahead on every clock, which the server takes for its own now.
 pub(crate) const AHEAD: &str = "9999-01-01T00:00:00Z";
@@ -258,6 +277,15 @@ impl Tenants {
                 TenantCommand::Show { tenant } => return show(&admin.get(&path(tenant)).await?),
                 TenantCommand::Create { tenant } => {
                     return show(&admin.make(&path(tenant), &TENANT, json!({})).await?);
+                }
+                TenantCommand::Set { tenant, limits, bytes, objects } => {
+                    let known = admin.get(&path(tenant)).await?;
+                    let stored = [("bytes", *bytes), ("objects", *objects)];
+                    let fields = json!({
+                        "limits": bounded(&known, "limits", &limits.fields()),
+                        "quota": bounded(&known, "quota", &stored),
+                    });
+                    return show(&admin.merge(known, &path(tenant), &TENANT, fields).await?);
                 }
                 TenantCommand::Delete { tenant } => return admin.delete(&path(tenant)).await,
                 TenantCommand::Suspend { tenant } => (tenant, json!({ "state": "suspended" })),
@@ -288,6 +316,11 @@ impl Users {
                         "tags": tags,
                     });
                     show(&admin.make(&path(user), &USER, document).await?)
+                }
+                UserCommand::Set { user, limits } => {
+                    let known = admin.get(&path(user)).await?;
+                    let fields = json!({ "limits": bounded(&known, "limits", &limits.fields()) });
+                    show(&admin.merge(known, &path(user), &USER, fields).await?)
                 }
                 UserCommand::Suspend { user } => {
                     let fields = json!({ "state": "suspended" });

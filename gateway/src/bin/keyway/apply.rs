@@ -43,6 +43,8 @@ struct Accounts {
 struct Tenant {
     state: Option<String>,
     public_access_block: Option<Value>,
+    limits: Option<Value>,
+    quota: Option<Value>,
     /// Policies: their text, or the policy itself.
     policies: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
@@ -79,8 +81,14 @@ impl Args {
             if let Some(state) = &tenant.state {
                 settings["state"] = json!(state);
             }
-            if let Some(block) = &tenant.public_access_block {
-                settings["public_access_block"] = block.clone();
+            for (name, value) in [
+                ("public_access_block", &tenant.public_access_block),
+                ("limits", &tenant.limits),
+                ("quota", &tenant.quota),
+            ] {
+                if let Some(value) = value {
+                    settings[name] = value.clone();
+                }
             }
             self.put(admin, &base, &settings).await?;
         }

@@ -10,6 +10,7 @@ mod admin;
 mod apply;
 mod audit;
 mod bench;
+mod bounds;
 mod client;
 mod completions;
 mod config;

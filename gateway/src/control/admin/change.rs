@@ -6,7 +6,7 @@
 use http::StatusCode;
 use jiff::Timestamp;
 use keyway_auth::directory::{
-    AccessKey, Change, Group, Key, KeyState, Kind, ManagedPolicy, Name, NamedPolicy, Role,
+    AccessKey, Change, Group, Key, KeyState, Kind, Limits, ManagedPolicy, Name, NamedPolicy, Role,
     RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
 };
 use keyway_auth::root::{check_access_key, check_secret, generated_secret};
@@ -76,6 +76,7 @@ impl Administration {
         if matches!(text, Principal::ROOT | SELF) {
             return Err(AdminError::Denied);
         }
+        let limits: Limits = settings.limits.try_into()?;
         let known = self.accounts.directory().tenant_number(text);
         let Some(number) = known else {
             let name: Name = text.parse().map_err(AdminError::Name)?;
@@ -85,6 +86,8 @@ impl Administration {
                 state: settings.state.into(),
                 created: self.accounts.now(),
                 public_access_block: settings.public_access_block.into(),
+                limits,
+                quota: settings.quota.into(),
             };
             let made = self.accounts.add_tenant(tenant).await?;
             return answered(StatusCode::CREATED, &TenantDocument::from(&made), Cut::default());
@@ -101,6 +104,8 @@ impl Administration {
                     state: settings.state.into(),
                     created: known.created,
                     public_access_block: settings.public_access_block.into(),
+                    limits,
+                    quota: settings.quota.into(),
                 };
                 told = Some(TenantDocument::from(&tenant));
                 Ok::<_, AdminError>(Some(Change::PutTenant(tenant)))
@@ -130,6 +135,7 @@ impl Administration {
         name: &Name,
         settings: UserSettings,
     ) -> Result<AdminAnswer, AdminError> {
+        let limits: Limits = settings.limits.try_into()?;
         let now = self.accounts.now();
         let mut told = None;
         let cut = self
@@ -154,6 +160,7 @@ impl Administration {
                         settings.sessions_valid_from,
                         now,
                     ),
+                    limits,
                 };
                 told = Some((status(known.is_none()), UserDocument::from(&user)));
                 let same = known.is_some_and(|known| **known == user);

@@ -1,15 +1,19 @@
 //! The documents that are sent and answered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 
 use jiff::Timestamp;
 use keyway_auth::directory::{
-    AccessKey, Group, KeyState, ManagedPolicy, Name, RoleRecord, Standing, Tenant, User, UserKind,
+    self, AccessKey, Group, KeyState, ManagedPolicy, Name, RoleRecord, Standing, Tenant, User,
+    UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
 use keyway_proto::TenantId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use super::error::AdminError;
 
 /// The caller's own tenant, in a path.
 pub(super) const SELF: &str = "self";
@@ -39,6 +43,39 @@ pub struct Block {
     pub restrict_public_buckets: bool,
 }
 
+/// What somebody may take at most; of what is left out there is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Requests in a second, and as many of them at once; at least 1.
+    pub requests_per_second: Option<u64>,
+    /// Bytes of objects in a second, in both directions together; at least 1.
+    pub bytes_per_second: Option<u64>,
+    /// Sessions for direct transfers that are open.
+    pub sessions: Option<u64>,
+    /// Direct transfers under way.
+    pub keys_in_flight: Option<u64>,
+}
+
+/// What a tenant may store at most; of what is left out there is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Bytes of all versions of its objects, and of the parts of uploads in progress.
+    pub bytes: Option<u64>,
+    /// Objects, all versions of them, and parts.
+    pub objects: Option<u64>,
+}
+
+/// What a tenant stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// Bytes of all versions of its objects, and of the parts of uploads in progress.
+    pub bytes: u64,
+    /// Objects, all versions of them, and parts.
+    pub objects: u64,
+}
+
 /// What is sent of a tenant.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -50,6 +87,10 @@ pub struct TenantSettings {
     pub state: State,
     /// What adds to the public-access block of each of its buckets.
     pub public_access_block: Block,
+    /// What all that is its own may take together.
+    pub limits: Limits,
+    /// What it may store.
+    pub quota: Quota,
 }
 
 /// A tenant.
@@ -66,6 +107,13 @@ pub struct TenantDocument {
     pub created: Option<Timestamp>,
     /// What adds to the public-access block of each of its buckets.
     pub public_access_block: Block,
+    /// What all that is its own may take together.
+    pub limits: Limits,
+    /// What it may store.
+    pub quota: Quota,
+    /// What it stores.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usage: Option<Usage>,
 }
 
 /// Whom a user's keys are made for.
@@ -99,6 +147,8 @@ pub struct UserSettings {
     /// lies ahead means now.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub sessions_valid_from: Option<Timestamp>,
+    /// What its keys may take together, within what the tenant may.
+    pub limits: Limits,
 }
 
 /// A user.
@@ -320,6 +370,9 @@ impl TenantDocument {
             state: State::Active,
             created: None,
             public_access_block: Block::default(),
+            limits: Limits::default(),
+            quota: Quota::default(),
+            usage: None,
         }
     }
 }
@@ -338,7 +391,46 @@ impl From<&Tenant> for TenantDocument {
                 block_public_policy: block.block_public_policy,
                 restrict_public_buckets: block.restrict_public_buckets,
             },
+            limits: tenant.limits.into(),
+            quota: Quota { bytes: tenant.quota.bytes, objects: tenant.quota.objects },
+            usage: None,
         }
+    }
+}
+
+impl From<directory::Limits> for Limits {
+    fn from(limits: directory::Limits) -> Self {
+        Self {
+            requests_per_second: limits.requests_per_second.map(NonZeroU64::get),
+            bytes_per_second: limits.bytes_per_second.map(NonZeroU64::get),
+            sessions: limits.sessions,
+            keys_in_flight: limits.keys_in_flight,
+        }
+    }
+}
+
+impl TryFrom<Limits> for directory::Limits {
+    type Error = AdminError;
+
+    /// A rate of nothing is no rate: whoever is to do nothing is suspended.
+    fn try_from(limits: Limits) -> Result<Self, AdminError> {
+        let rate = |name: &'static str, rate: Option<u64>| match rate.map(NonZeroU64::new) {
+            None => Ok(None),
+            Some(Some(rate)) => Ok(Some(rate)),
+            Some(None) => Err(AdminError::OutOfBounds(name)),
+        };
+        Ok(Self {
+            requests_per_second: rate("requests_per_second", limits.requests_per_second)?,
+            bytes_per_second: rate("bytes_per_second", limits.bytes_per_second)?,
+            sessions: limits.sessions,
+            keys_in_flight: limits.keys_in_flight,
+        })
+    }
+}
+
+impl From<Quota> for directory::Quota {
+    fn from(quota: Quota) -> Self {
+        Self { bytes: quota.bytes, objects: quota.objects }
     }
 }
 
@@ -370,6 +462,7 @@ impl From<&User> for UserDocument {
                 policies: user.policies.clone(),
                 tags: user.tags.clone(),
                 sessions_valid_from: user.sessions_valid_from,
+                limits: user.limits.into(),
             },
         }
     }

@@ -26,6 +26,9 @@ pub enum AdminError {
     /// The document is not the one that was to be sent.
     #[error("the document is malformed at line {}, column {}", .0.line, .0.column)]
     Malformed(Position),
+    /// A field is beyond what may be asked for.
+    #[error("{0} is out of bounds")]
+    OutOfBounds(&'static str),
     /// A name in the path that nothing can have.
     #[error(transparent)]
     Name(InvalidName),
@@ -68,6 +71,7 @@ impl AdminError {
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::Denied => (StatusCode::FORBIDDEN, "AccessDenied"),
             Self::Malformed(_) => (StatusCode::BAD_REQUEST, "MalformedJSON"),
+            Self::OutOfBounds(_) => (StatusCode::BAD_REQUEST, "InvalidArgument"),
             Self::Name(_) => (StatusCode::BAD_REQUEST, "InvalidName"),
             Self::Policy(_) => (StatusCode::BAD_REQUEST, PolicyError::CODE),
             Self::Credentials(_) => (StatusCode::BAD_REQUEST, "InvalidCredentials"),

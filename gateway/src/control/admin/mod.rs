@@ -75,14 +75,14 @@ impl Administration {
         document: &[u8],
     ) -> Result<AdminAnswer, AdminError> {
         if call.verb == Verb::Get {
-            return self.told(own, &call);
+            return self.told(own, &call).await;
         }
         let (this, document) = (self.clone(), document.to_vec());
         let changed = tokio::spawn(async move { this.changed(own, &call, &document).await });
         changed.await.map_err(|_| AdminError::Interrupted)?
     }
 
-    fn told(&self, own: TenantId, call: &AdminCall) -> Result<AdminAnswer, AdminError> {
+    async fn told(&self, own: TenantId, call: &AdminCall) -> Result<AdminAnswer, AdminError> {
         let directory = self.accounts.directory();
         let directory = &*directory;
         let find = |tenant: &str| reached(directory, own, tenant);
@@ -94,10 +94,13 @@ impl Administration {
             }
             Target::Tenant(tenant) => {
                 let number = find(tenant)?;
-                ok(&match directory.tenant(number) {
+                let mut document = match directory.tenant(number) {
                     Some(tenant) => TenantDocument::from(&**tenant),
                     None => TenantDocument::root(),
-                })
+                };
+                let usage = self.catalog.usage(number).await?;
+                document.usage = Some(Usage { bytes: usage.bytes, objects: usage.objects });
+                ok(&document)
             }
             Target::Users(tenant) => {
                 let users = directory.users(find(tenant)?);

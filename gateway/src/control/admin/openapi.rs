@@ -6,8 +6,8 @@ use utoipa::openapi::ComponentsBuilder;
 use super::call::{PREFIX, ROUTES, Verb};
 use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
-    KeyDocument, KeySettings, KeyStanding, Keys, Policies, PolicyDocument, PolicySettings,
-    RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants,
+    KeyDocument, KeySettings, KeyStanding, Keys, Limits, Policies, PolicyDocument, PolicySettings,
+    Quota, RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants, Usage,
     UserDocument, UserSettings, Users,
 };
 
@@ -75,9 +75,11 @@ fn schemas() -> Value {
         .schema_from::<KeySettings>()
         .schema_from::<KeyStanding>()
         .schema_from::<Keys>()
+        .schema_from::<Limits>()
         .schema_from::<Policies>()
         .schema_from::<PolicyDocument>()
         .schema_from::<PolicySettings>()
+        .schema_from::<Quota>()
         .schema_from::<RoleDocument>()
         .schema_from::<RoleSettings>()
         .schema_from::<Roles>()
@@ -85,6 +87,7 @@ fn schemas() -> Value {
         .schema_from::<TenantDocument>()
         .schema_from::<TenantSettings>()
         .schema_from::<Tenants>()
+        .schema_from::<Usage>()
         .schema_from::<UserDocument>()
         .schema_from::<UserSettings>()
         .schema_from::<Users>()

@@ -76,6 +76,15 @@ impl RemoteNode {
         Ok(reply.into_inner().closed)
     }
 
+    pub(super) async fn ask_to_count(
+        &self,
+        selector: &SessionSelector,
+    ) -> Result<u64, TransferError> {
+        let request = convert::close_sessions_request(self.id, selector);
+        let reply = self.answer(self.control.clone().count_sessions(request)).await?;
+        Ok(reply.into_inner().open)
+    }
+
     pub(super) async fn ask_transfer(&self, grant: Bytes) -> Transferred {
         let request = TransferRequest { node: self.id.0, grant };
         let mut client = self.data();

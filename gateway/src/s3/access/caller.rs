@@ -16,6 +16,7 @@ use super::rules::Rules;
 use super::way::Way;
 use super::{Core, denied};
 use crate::audit::{self, Audit, Event};
+use crate::limits::Usage;
 use crate::s3::errors::Failure;
 
 static NOBODY: LazyLock<Identity> = LazyLock::new(|| Identity::of(policy::Caller::anonymous()));
@@ -30,6 +31,8 @@ pub(in crate::s3) struct Caller {
     /// Who signed; nobody for a request without a signature.
     pub(in crate::s3) principal: Option<Principal>,
     pub(super) context: Context<'static>,
+    /// What it may take.
+    pub(in crate::s3) usage: Usage,
     /// The ways that the bytes may take: several where the node alone knows.
     pub(super) ways: Vec<Way>,
     /// Whether a policy forbids that the bytes take them.
@@ -69,6 +72,7 @@ impl Caller {
             source_tenant,
             principal,
             context: Context::new(),
+            usage: Usage::default(),
             ways: vec![Way::HTTP],
             direct_forbidden: false,
             now,

@@ -46,6 +46,7 @@ use super::errors::Failure;
 use super::signed::SignedNames;
 use super::{Core, resolve};
 use crate::audit;
+use crate::limits::Usage;
 use crate::server::RequestInfo;
 use request::Request;
 
@@ -99,8 +100,9 @@ impl Gate {
     /// # Errors
     /// `AccessDenied`, whatever the reason: without a signature where the bucket's policy does not
     /// allow it to everybody, for a signature that leaves out what it must cover, and where
-    /// policies deny. `InvalidToken` and `ExpiredToken` where a session token says so, and
-    /// `InvalidAccessKeyId` where whom a token names was cut off.
+    /// policies deny. `InvalidToken` and `ExpiredToken` where a session token says so,
+    /// `InvalidAccessKeyId` where whom a token names was cut off, and `SlowDown` for who has made
+    /// as many requests as it may.
     pub(super) async fn admit(
         &self,
         operation: &'static str,
@@ -170,7 +172,20 @@ impl Gate {
             remote: seen.info.map(|info| info.remote().to_string()),
         };
         let audit = self.core.audit.clone();
-        Ok(Caller::new(principal, tenant, source_tenant, now, audit, request))
+        let mut caller = Caller::new(principal, tenant, source_tenant, now, audit, request);
+        caller.usage = self.usage(&caller);
+        caller.usage.request()?;
+        Ok(caller)
+    }
+
+    /// What the caller may take; of nobody's, what the owner of the bucket may.
+    fn usage(&self, caller: &Caller) -> Usage {
+        let principal = caller.principal.as_ref();
+        let user = principal
+            .filter(|principal| principal.identity.limits.are_of_use())
+            .map(|principal| (&principal.user, principal.identity.limits));
+        let account = caller.account();
+        self.core.limiter.usage(account, self.core.credentials.terms(account).limits, user)
     }
 
     fn principal(

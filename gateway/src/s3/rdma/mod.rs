@@ -66,7 +66,8 @@ pub(super) struct Moved {
 /// Has the session's node move the bytes.
 ///
 /// # Errors
-/// [`Failure::Direct`], and for the store's own failures what it would be over HTTP.
+/// [`Failure::Exceeded`] for who has as many keys in flight as it may, or bytes to pay for that take
+/// too long; [`Failure::Direct`], and for the store's own failures what it would be over HTTP.
 async fn transfer(
     core: &Core,
     caller: &Caller,
@@ -77,10 +78,13 @@ async fn transfer(
     let owner = caller.session_owner().ok_or(DirectError::NoSuchSession)?;
     let plan = DirectPlan { owner, target: offered.token.clone(), work };
     let length = plan.length();
+    // Before the key is lent: until its end it counts as in flight.
+    let in_flight = caller.usage.direct(length).await?;
     offered.lent.lend();
     let asked_at = Instant::now();
     let transferred = core.grants.transfer(&plan, core.clock.now().0).await;
     let node_took = asked_at.elapsed();
+    drop(in_flight);
     offered.lent.settle(transferred.key);
     let path = transferred.moved.as_ref().ok().map(|receipt| receipt.path);
     core.direct_counts.count_transfer(path, transferred.key);
