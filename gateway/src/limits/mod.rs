@@ -8,7 +8,7 @@
 //! | bodies that are slowed down | [`pace`] |
 //!
 //! All of it is this process's: after a restart everybody begins anew. What is stored is bounded
-//! elsewhere, with the metadata (`keyway_meta::usage`).
+//! elsewhere, with the metadata (`gateway/meta/src/catalog/usage.rs`).
 //!
 //! What may not enter: HTTP, S3's words, metadata.
 //!

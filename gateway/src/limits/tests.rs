@@ -155,6 +155,23 @@ fn others_have_rates_of_their_own() {
     assert!((0..1000).all(|_| unlimited.request().is_ok()));
 }
 
+#[test]
+fn bytes_are_paid_for_to_both() {
+    let limiter = Limiter::default();
+    let anna = usage(&limiter, limits(0, 1000, 0), limits(0, 100, 0));
+    let tenant = limiter.usage(TenantId(7), limits(0, 1000, 0), None);
+    assert_eq!(anna.slowest(), Some(100));
+    assert_eq!(anna.pay(500), Duration::ZERO);
+    // Five seconds of hers, half a second of her tenant's.
+    let hers = anna.pay(1);
+    assert!((3..=4).contains(&hers.as_secs()), "{hers:?}");
+    assert_eq!(tenant.pay(1000), Duration::ZERO);
+    assert!(tenant.pay(1) > Duration::ZERO);
+    let unlimited = limiter.usage(TenantId(9), Limits::default(), None);
+    assert_eq!(unlimited.pay(u64::MAX), Duration::ZERO);
+    assert!(!unlimited.paces());
+}
+
 #[tokio::test]
 async fn keys_are_counted_while_they_live() {
     let limiter = Limiter::default();

@@ -67,7 +67,9 @@ pub(super) async fn catalog(
         let quota = accounts.terms(tenant).quota;
         Quota { bytes: quota.bytes, objects: quota.objects }
     });
-    catalog.count_usage().await.map_err(ServeError::Usage)?;
+    if let Some(tenants) = catalog.count_usage().await.map_err(ServeError::Usage)? {
+        tracing::debug!(tenants, "what tenants store is counted from now on");
+    }
     Ok(catalog)
 }
 

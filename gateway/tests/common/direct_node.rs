@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
-use keyway_auth::grant::{GrantError, GrantKey, GrantKeyId, Verifier};
+use keyway_auth::grant::{GrantKey, GrantKeyId, Verifier};
 use keyway_dataplane::{
     Body, ChunkInfo, Delivery, DirectError, LocalNode, NodeStatus, Prefetched, SealingKey,
     SessionError, StorageNode, TransferError, Transferred,
@@ -469,15 +469,13 @@ impl StorageNode for DirectNode {
 
     async fn close_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
         let mut state = self.state.lock();
-        let before = state.sessions.len();
-        state.sessions.retain(|session, owner| !selects(&selector, *session, owner));
-        Ok((before - state.sessions.len()) as u64)
+        let closed = state.sessions.extract_if(|id, owner| selects(&selector, id, owner));
+        Ok(closed.count() as u64)
     }
 
     async fn count_sessions(&self, selector: SessionSelector) -> Result<u64, TransferError> {
         let state = self.state.lock();
-        let open =
-            state.sessions.iter().filter(|(session, owner)| selects(&selector, **session, owner));
+        let open = state.sessions.iter().filter(|(id, owner)| selects(&selector, id, owner));
         Ok(open.count() as u64)
     }
 
@@ -493,14 +491,9 @@ impl StorageNode for DirectNode {
     }
 }
 
-/// What grants are refused for, of those that a gateway cannot bring about by itself.
-pub(crate) fn refusals() -> [GrantError; 4] {
-    [GrantError::OtherNode, GrantError::Expired, GrantError::TooLong, GrantError::Overloaded]
-}
-
-fn selects(selector: &SessionSelector, session: SessionId, owner: &SessionOwner) -> bool {
+fn selects(selector: &SessionSelector, session: &SessionId, owner: &SessionOwner) -> bool {
     match selector {
-        SessionSelector::One(one, of) => session == *one && owner == of,
+        SessionSelector::One(one, of) => session == one && owner == of,
         SessionSelector::Owner(of) => owner == of,
         SessionSelector::Tenant(tenant) => owner.tenant == *tenant,
     }

@@ -109,6 +109,23 @@ fn bodies_are_paced() -> Result<()> {
     let took = begun.elapsed();
     ensure!(got.status == 200 && got.body == body, "{}", got.status);
     ensure!(took >= at_least, "got in {took:?}");
+    // Several at once share the rate, whoever of the tenant's asks.
+    expect(&world.s3(&owner).put("data", "b", &body[..MIB])?, 200)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let get = |who| -> Result<()> {
+            ensure!(world.s3(who).get("data", "b")?.body == body[..MIB]);
+            Ok(())
+        };
+        let readers = [&owner, &anna, &owner].map(|who| scope.spawn(move || get(who)));
+        readers.into_iter().try_for_each(|reader| match reader.join() {
+            Ok(read) => read,
+            Err(_) => bail!("a reader panicked"),
+        })
+    })?;
+    let took = begun.elapsed();
+    ensure!(took >= at_least, "three at once got theirs in {took:?}");
     set(&world, &json!({}))?;
     ensure!(world.s3(&anna).get("data", "a")?.body == body);
     Ok(())

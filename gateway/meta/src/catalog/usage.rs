@@ -172,18 +172,21 @@ impl Catalog {
     }
 
     /// Counts what all tenants store, unless that was done before: for a store that is older
-    /// than its counting. Nobody may write meanwhile.
-    pub async fn count_usage(&self) -> Result<(), CatalogError> {
+    /// than its counting. Nobody may write meanwhile. Tells how many tenants store something,
+    /// where it has counted.
+    pub async fn count_usage(&self) -> Result<Option<usize>, CatalogError> {
         if self.store.get(&key::usage_counted()).await?.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let mut batch = Batch { frees_space: true, ..Batch::default() };
-        for (tenant, usage) in self.scanned_usage().await? {
+        let counted = self.scanned_usage().await?;
+        let tenants = counted.len();
+        for (tenant, usage) in counted {
             batch.put(key::usage(tenant), Tally::encode([usage.bytes, usage.objects]));
         }
         batch.put(key::usage_counted(), row::mark());
         self.store.commit(batch).await?;
-        Ok(())
+        Ok(Some(tenants))
     }
 
     /// What tenants store, as their rows have it: all of them are read.

@@ -3,14 +3,19 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use keyway_auth::grant::GrantError;
 use keyway_auth::sigv4::Payload;
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{NodeId, SessionId, SessionToken};
 
 use super::{Direct, moved, nothing_moved, open};
-use crate::direct_node::{Fault, refusals};
+use crate::direct_node::Fault;
 use crate::fixture::{OTHER_KEY, signer, signer_of};
+
+/// What grants are refused for, of those that a gateway cannot bring about by itself.
+const REFUSALS: [GrantError; 4] =
+    [GrantError::OtherNode, GrantError::Expired, GrantError::TooLong, GrantError::Overloaded];
 
 async fn with_object() -> Direct {
     let direct = Direct::start().await;
@@ -108,7 +113,7 @@ async fn altered_and_replayed_grants_move_nothing() {
     let direct = with_object().await;
     let mut faults = vec![Fault::Altered, Fault::Replayed];
     let refused = |error| Fault::Fails(DirectError::Grant(error), Relinquished::Quiet);
-    faults.extend(refusals().into_iter().take(3).map(refused));
+    faults.extend(REFUSALS.into_iter().take(3).map(refused));
     for fault in faults {
         let (token, buffer) = direct.node.arm(direct.session, &[3]);
         direct.node.fail_next(fault.clone());
@@ -116,7 +121,7 @@ async fn altered_and_replayed_grants_move_nothing() {
         nothing_moved(&reply.refused(400, "InvalidRDMAToken"), "quiet");
         assert_eq!(direct.node.read(&buffer), [0xee; 3], "{fault:?}");
     }
-    direct.node.fail_next(refused(refusals()[3]));
+    direct.node.fail_next(refused(REFUSALS[3]));
     let (token, _) = direct.node.arm(direct.session, &[3]);
     let reply = direct.get("/bucket/key", &token).send().await.refused(503, "SlowDown");
     nothing_moved(&reply, "quiet");
