@@ -28,8 +28,8 @@ use crate::policy::{Caller, Policy};
 pub use change::{Change, DirectoryError, KEYS_PER_USER_MAX, Kind};
 pub use name::{InvalidName, NAME_CHARS_MAX, Name};
 pub use record::{
-    AccessKey, Group, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, ROLE_SESSION_S, Role,
-    RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
+    AccessKey, Group, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, ROLE_SESSION_S,
+    Role, RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
 };
 pub(crate) use record::{id_of_text, id_text};
 

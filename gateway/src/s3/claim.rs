@@ -9,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use keyway_auth::CredentialStore;
 use s3s::Body;
 
+use super::access::session_token;
 use super::errors::Failure;
 use super::service::RequestId;
 use super::signed;
@@ -57,11 +58,15 @@ impl Claim {
     }
 
     /// Refuses a claim that is not to be verified: too many failed from there, or with that key.
-    pub(super) fn refuse(&self, strangers: &Strangers) -> Option<Failure> {
+    pub(super) fn refuse(&self, request: &Request<Body>, strangers: &Strangers) -> Option<Failure> {
         let remote = self.remote().filter(|_| self.made)?;
         let attempt = Attempt { remote, access_key: self.access_key.as_deref() };
         let is_key = || {
-            self.access_key.as_ref().is_some_and(|key| strangers.credentials.find(key).is_some())
+            let token = session_token(request.headers(), request.uri().query().unwrap_or_default());
+            let named = self.access_key.as_ref().zip(token.ok());
+            named.is_some_and(|(key, token)| {
+                strangers.credentials.principal(key, token.as_deref()).is_ok()
+            })
         };
         strangers.limiter.may_try(&attempt, is_key).err().map(Failure::Penalised)
     }

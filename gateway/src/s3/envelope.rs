@@ -60,7 +60,8 @@ pub(super) async fn call(
     let lent = Lent::begin(&mut request);
     let claim = Claim::of(&request, &id);
     let is_sts = sts::is_meant(request.method(), request.uri(), request.headers());
-    let unverified = claim.refuse(&surroundings.strangers).map(|failure| failure.answer(&id));
+    let unverified = claim.refuse(&request, &surroundings.strangers);
+    let unverified = unverified.map(|failure| failure.answer(&id));
     let mut response = match unverified.or_else(|| refuse_early(&request)) {
         Some(error) => refused(error),
         None if cors::is_preflight(&request) => match surroundings.cors.preflight(&request).await {

@@ -131,6 +131,7 @@ impl Server {
             clock: clock.clone(),
             administration: Some(administration),
             audit: Default::default(),
+            limiter: Default::default(),
             maintenance: None,
         };
         (Self::of_state(state, S3Config::default(), clock, local).await, accounts)

@@ -72,7 +72,7 @@ impl Gateway {
                 credentials: Arc::new(OneKey(credentials.clone())),
                 administration: None,
                 audit: Audit::default(),
-                limiter: Limiter::default(),
+                limiter: Arc::default(),
                 clock: Arc::new(SystemClock),
                 maintenance: None,
             };

@@ -9,6 +9,7 @@ use keyway_integration_tests::sigv4::Credentials;
 use keyway_integration_tests::wire::{Request, Response};
 use serde_json::Value;
 
+use crate::temporary::{Temporary, sts};
 use crate::world::{World, expect, refused};
 
 /// So long that no pause of the machine ends it before the test looks.
@@ -54,6 +55,8 @@ fn guesses_are_slowed_down_and_neighbours_are_not() -> Result<()> {
     let (victim, neighbour) = (world.key("one", None)?, world.key("one", None)?);
     expect(&world.s3(&victim).create_bucket("data")?, 200)?;
     expect(&world.s3(&victim).put("data", "a", b"x")?, 200)?;
+    let token = sts(&world, &neighbour, None, &[("Action", "GetSessionToken")])?;
+    let program = Temporary::of(&token)?;
     let begun = Instant::now();
     let guess = |who: &Credentials| Ok(world.s3(who).get("data", "a")?);
     let verified = guess_until_slowed(|| guess(&Credentials::random()))?;
@@ -66,8 +69,11 @@ fn guesses_are_slowed_down_and_neighbours_are_not() -> Result<()> {
     ensure!((1..=PENALTY.as_secs() + 1).contains(&after), "after {after} s");
     for _ in 0..50 {
         expect(&world.s3(&neighbour).get("data", "a")?, 200)?;
+        expect(&program.get(&world, "a")?, 200)?;
         ensure!(is_slowed(&guess(&Credentials::random())?));
     }
+    // The form of a temporary key alone does not make it one of ours.
+    ensure!(is_slowed(&guess(&program.keys)?));
     // A key that is one of ours has one try from here.
     refused(&guess(&wrong(&victim))?, 403, "SignatureDoesNotMatch")?;
     for _ in 0..20 {

@@ -1,6 +1,7 @@
 //! A server with tenants.
 
 use anyhow::{Context as _, Result, ensure};
+use keyway_integration_tests::server::Options;
 use keyway_integration_tests::sigv4::Credentials;
 use keyway_integration_tests::wire::{Connection, Request, Response};
 use keyway_integration_tests::{S3, Server};
@@ -33,8 +34,10 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// A server that lets all who fail try again at once: these tests fail on purpose.
     pub(crate) fn start() -> Result<Self> {
-        Ok(Self { server: Server::start()? })
+        let config = "[auth]\nfailures_burst = 0\n".to_owned();
+        Ok(Self { server: Server::with(Options { config, ..Options::default() })? })
     }
 
     pub(crate) fn root(&self) -> S3 {

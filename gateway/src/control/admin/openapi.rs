@@ -7,8 +7,8 @@ use super::call::{PREFIX, ROUTES, Verb};
 use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
     KeyDocument, KeySettings, KeyStanding, Keys, Limits, Policies, PolicyDocument, PolicySettings,
-    Quota, RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants, Usage,
-    UserDocument, UserSettings, Users,
+    Quota, RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants,
+    Usage, UserDocument, UserSettings, Users,
 };
 
 /// What each route is about: its plural's and its documents' schemas.
