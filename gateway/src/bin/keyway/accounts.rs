@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use keyway_auth::root::generated_access_key;
 use keyway_client::{Administer, Client, ClientError};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use crate::client::{Connection, block_on};
@@ -238,9 +238,12 @@ fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ClientError::is_not_found)
 }
 
+/// What is encoded in a path: all but what a signature's canonical form leaves as it is.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 /// A part of a path.
 pub(crate) fn part(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 pub(crate) fn show(document: &Value) -> anyhow::Result<()> {
