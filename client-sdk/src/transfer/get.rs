@@ -135,7 +135,7 @@ impl GetObject {
 
     /// Takes its turn on a stream of the caller's: the first byte is written when the work is
     /// done that the stream was given before, and what it is given after waits until the read
-    /// has ended, well or not.
+    /// has ended, well or not. Nobody should free GPU memory meanwhile, see [`StreamTurn`].
     pub fn on_stream(mut self, turn: StreamTurn) -> Self {
         self.turn = Some(Arc::new(turn));
         self

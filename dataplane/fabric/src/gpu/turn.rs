@@ -33,7 +33,8 @@ use crate::memory::{PAGE_BYTES, Region};
 /// when it is done. What it is given afterwards waits until the turn is dropped.
 ///
 /// A call of the driver that waits for all work of the context, as freeing memory does, waits
-/// for the turn as well: whoever drives the transfer must not make one meanwhile. And the driver
+/// for the turn as well, and holds up this process's copies meanwhile, whichever thread makes it:
+/// a turn whose end needs such copies then lasts until its transfer is given up. And the driver
 /// blocks whoever gives a stream more than about a thousand pieces of work that cannot begin yet:
 /// some hundred turns of one stream may be taken at a time, not thousands.
 pub struct StreamTurn {
