@@ -99,11 +99,12 @@ async fn a_free_and_copies_go_on_when_the_turn_ends() {
     println!("a copy waits for the free: {}", early.is_err());
     drop(turn);
     tokio::task::spawn_blocking(move || freeing.join().unwrap()).await.unwrap();
-    let done = match early {
-        Ok(done) => done,
-        Err(_) => copy.await,
+    // What it keeps goes with it, so that the buffer can be read.
+    let copied = match early {
+        Ok(done) => done.result,
+        Err(_) => copy.await.result,
     };
-    done.result.unwrap();
+    copied.unwrap();
     let mut seen = [0; 4096];
     target.read(0, &mut seen).unwrap();
     assert_eq!(seen[..], crate::noise(BYTES, 9)[..seen.len()]);
