@@ -1,5 +1,5 @@
-//! What accounts need beside requests: the sessions of keys that expire, temporary ones too, of nodes that did not
-//! answer, and the times of use.
+//! What accounts need beside requests: the sessions of keys that expire, temporary ones too, and
+//! of nodes that did not answer; and the times of use.
 
 use std::time::Duration;
 
