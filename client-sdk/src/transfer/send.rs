@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::{FutureExt as _, ready};
 use keyway_proto::key::Direction;
-use keyway_proto::{Checksum, ChecksumKind, DigestSet, Durability};
+use keyway_proto::{Checksum, Durability};
 use tokio::task::JoinHandle;
 
 use super::put::{ask, told};
-use super::source::{Body, Run};
+use super::source::{Body, Run, checksum};
 use super::{Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, BodyProgress, Call, Client};
@@ -87,13 +87,6 @@ async fn ended<T>(task: JoinHandle<Result<T, ClientError>>) -> Result<T, ClientE
             Err(_) => Err(ClientError::GivenUp),
         },
     }
-}
-
-/// The checksum of all of it, as it lies there.
-async fn checksum(memory: &impl Target) -> Result<Checksum, ClientError> {
-    let kind = ChecksumKind::Crc64Nvme;
-    let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
-    Ok(*found.value(kind).expect("what was asked for is there"))
 }
 
 struct Sending<'a> {
@@ -233,7 +226,7 @@ impl Sending<'_> {
     async fn over_http(mut self, body: Body) -> Result<Sent, ClientError> {
         let sum = match self.sum {
             Some(sum) => sum,
-            None => body.checksum(ChecksumKind::Crc64Nvme).await?,
+            None => body.checksum().await?,
         };
         self.declared(sum)?;
         self.call.body = body.into_call(self.client.staging()).await?;

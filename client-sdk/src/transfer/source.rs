@@ -12,7 +12,7 @@ use keyway_proto::{Checksum, ChecksumKind, DigestSet};
 use super::PutBody;
 use crate::error::ClientError;
 use crate::http::{CallBody, Fetched};
-use crate::rdma::{Reach, Target as _};
+use crate::rdma::{Reach, Target};
 use crate::staging::{Ring, Staging};
 
 /// Where parts come from.
@@ -92,19 +92,26 @@ impl Fetched for DeviceBody {
     }
 }
 
+/// The CRC64NVME of memory, as it lies there.
+///
+/// # Errors
+/// When the GPU fails.
+pub(super) async fn checksum(memory: &impl Target) -> Result<Checksum, ClientError> {
+    let kind = ChecksumKind::Crc64Nvme;
+    let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
+    Ok(*found.value(kind).expect("what was asked for is there"))
+}
+
 impl Body {
-    /// The checksum of the bytes, as they lie there.
+    /// The CRC64NVME of the bytes, as they lie there.
     ///
     /// # Errors
     /// When the GPU fails.
-    pub(super) async fn checksum(&self, kind: ChecksumKind) -> Result<Checksum, ClientError> {
+    pub(super) async fn checksum(&self) -> Result<Checksum, ClientError> {
         match self {
-            Self::Lent(memory) => Ok(Checksum::of(kind, memory)),
-            Self::Bytes(bytes) => Ok(Checksum::of(kind, bytes)),
-            Self::Device(slice) => {
-                let found = slice.digests(slice.len(), DigestSet::NONE.with(kind)).await?;
-                Ok(*found.value(kind).expect("what was asked for is there"))
-            }
+            Self::Lent(memory) => checksum(memory).await,
+            Self::Bytes(bytes) => Ok(Checksum::of(ChecksumKind::Crc64Nvme, bytes)),
+            Self::Device(slice) => checksum(slice).await,
         }
     }
 

@@ -93,7 +93,7 @@ const BYTES: &[f64] = &[
     4_294_967_296.0,
 ];
 
-/// Powers of two up to the most batches of one durable commit.
+/// Powers of two up to the most batches of one commit.
 const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 metrics! {
@@ -182,9 +182,9 @@ metrics! {
     META_COMMITS = Counter "keyway.meta.commits" ["{commit}"]
         "Changes to the metadata, by what became of them.", by [OUTCOME];
     META_GROUP_SIZE = Histogram "keyway.meta.group.size" ["{commit}"]
-        "Changes that one durable commit made together.", by [], in BATCHES;
+        "Changes that one commit made together.", by [], in BATCHES;
     META_GROUP_DURATION = Histogram "keyway.meta.group.duration" ["s"]
-        "Time of a durable commit, its checks and writes included; the wait before it is not.",
+        "Time of a commit, its checks and writes included; the wait before it is not.",
         by [], in SECONDS;
     CHUNKS_RELEASED = Counter "keyway.maintenance.released" ["{chunk}"]
         "Chunks that nothing names any more, released by their nodes.", by [];

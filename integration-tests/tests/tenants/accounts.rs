@@ -188,19 +188,7 @@ fn calls_may_be_repeated_and_refusals_are_typed() -> Result<()> {
 #[test]
 fn the_commands_do_it_all() -> Result<()> {
     let world = World::start()?;
-    let root = world.server.credentials();
-    let run = |arguments: &[&str]| -> Result<Value> {
-        let output = Command::new(binary()?)
-            .args(["admin"])
-            .args(arguments)
-            .env("KEYWAY_ENDPOINT", world.server.url())
-            .env("KEYWAY_ACCESS_KEY", &root.access_key)
-            .env("KEYWAY_SECRET_KEY", &root.secret_key)
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {said}");
-        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
-    };
+    let run = |arguments: &[&str]| world.admin(arguments);
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("policy.json");
     std::fs::write(&file, policy(&[statement("Allow", &["s3:*"], &["*"])]))?;

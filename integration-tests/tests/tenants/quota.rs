@@ -8,30 +8,15 @@ use keyway_integration_tests::s3::copy_source;
 use keyway_integration_tests::server::binary;
 use keyway_integration_tests::sigv4::{Signer, UNSIGNED};
 use keyway_integration_tests::wire::{Connection, Request};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::world::{World, expect, refused};
 
 const KIB: usize = 1024;
 
-/// Runs a command of the administration as the root.
-fn run(world: &World, arguments: &[&str]) -> Result<Value> {
-    let root = world.server.credentials();
-    let output = Command::new(binary()?)
-        .args(["admin"])
-        .args(arguments)
-        .env("KEYWAY_ENDPOINT", world.server.url())
-        .env("KEYWAY_ACCESS_KEY", &root.access_key)
-        .env("KEYWAY_SECRET_KEY", &root.secret_key)
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{arguments:?}: {said}");
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
 /// Fails unless the tenant is told to store this much.
 fn stores(world: &World, bytes: usize, objects: usize) -> Result<()> {
-    let told = run(world, &["tenant", "show", "one"])?;
+    let told = world.admin(&["tenant", "show", "one"])?;
     ensure!(told["usage"] == json!({ "bytes": bytes, "objects": objects }), "{}", told["usage"]);
     Ok(())
 }
@@ -46,7 +31,7 @@ fn a_tenant_stores_no_more_than_it_may() -> Result<()> {
     let mut s3 = world.s3(&owner);
     expect(&s3.create_bucket("data")?, 200)?;
     stores(&world, 0, 0)?;
-    let set = run(&world, &["tenant", "set", "one", "--bytes", "1MiB", "--objects", "4"])?;
+    let set = world.admin(&["tenant", "set", "one", "--bytes", "1MiB", "--objects", "4"])?;
     ensure!(set["quota"] == json!({ "bytes": 1 << 20, "objects": 4 }), "{set}");
     let body = |kib: usize| vec![7; kib * KIB];
     let over =
@@ -93,7 +78,7 @@ fn a_tenant_stores_no_more_than_it_may() -> Result<()> {
     world.server.restart()?;
     stores(&world, 900 * KIB, 4)?;
     // Without a quota there is room; what the command does not name stays as it is.
-    let set = run(&world, &["tenant", "set", "one", "--bytes", "none", "--sessions", "3"])?;
+    let set = world.admin(&["tenant", "set", "one", "--bytes", "none", "--sessions", "3"])?;
     ensure!(set["quota"] == json!({ "bytes": null, "objects": 4 }), "{set}");
     ensure!(set["limits"]["sessions"] == 3, "{set}");
     let mut s3 = world.s3(&owner);
@@ -124,9 +109,9 @@ fn limits_stand_in_files() -> Result<()> {
             .output()?;
         ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     }
-    run(&world, &["tenant", "suspend", "one"])?;
-    run(&world, &["tenant", "set", "one", "--requests-per-second", "80"])?;
-    let told = run(&world, &["tenant", "show", "one"])?;
+    world.admin(&["tenant", "suspend", "one"])?;
+    world.admin(&["tenant", "set", "one", "--requests-per-second", "80"])?;
+    let told = world.admin(&["tenant", "show", "one"])?;
     let limits = json!({
         "requests_per_second": 80,
         "bytes_per_second": null,
@@ -135,9 +120,9 @@ fn limits_stand_in_files() -> Result<()> {
     });
     ensure!(told["limits"] == limits && told["state"] == "suspended", "{told}");
     ensure!(told["quota"] == json!({ "bytes": 5000, "objects": null }), "{told}");
-    run(&world, &["user", "--tenant", "one", "set", "anna", "--bytes-per-second", "2MiB"])?;
-    run(&world, &["user", "--tenant", "one", "put", "anna", "--service"])?;
-    let told = run(&world, &["user", "--tenant", "one", "show", "anna"])?;
+    world.admin(&["user", "--tenant", "one", "set", "anna", "--bytes-per-second", "2MiB"])?;
+    world.admin(&["user", "--tenant", "one", "put", "anna", "--service"])?;
+    let told = world.admin(&["user", "--tenant", "one", "show", "anna"])?;
     ensure!(told["limits"]["sessions"] == 1 && told["kind"] == "service", "{told}");
     ensure!(told["limits"]["bytes_per_second"] == 2 << 20, "{told}");
     Ok(())

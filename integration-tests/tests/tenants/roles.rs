@@ -1,9 +1,6 @@
 //! Roles: who may take them, and what is open in them.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
-use keyway_integration_tests::server::binary;
 use keyway_integration_tests::sigv4::{Credentials, Signer, UNSIGNED};
 use keyway_integration_tests::wire::{Connection, Request, Response, element};
 use serde_json::{Value, json};
@@ -198,19 +195,7 @@ fn calls_that_are_none_are_refused_in_words_of_sts() -> Result<()> {
 fn the_commands_make_roles() -> Result<()> {
     let scene = Scene::start()?;
     let world = &scene.world;
-    let root = world.server.credentials();
-    let run = |arguments: &[&str]| -> Result<Value> {
-        let output = Command::new(binary()?)
-            .arg("admin")
-            .args(arguments)
-            .env("KEYWAY_ENDPOINT", world.server.url())
-            .env("KEYWAY_ACCESS_KEY", &root.access_key)
-            .env("KEYWAY_SECRET_KEY", &root.secret_key)
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {said}");
-        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
-    };
+    let run = |arguments: &[&str]| world.admin(arguments);
     let dir = tempfile::tempdir()?;
     let trusted = dir.path().join("trust.json");
     std::fs::write(&trusted, trust(&user("anna"), None))?;

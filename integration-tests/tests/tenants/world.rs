@@ -1,7 +1,9 @@
 //! A server with tenants.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, ensure};
-use keyway_integration_tests::server::Options;
+use keyway_integration_tests::server::{Options, binary};
 use keyway_integration_tests::sigv4::Credentials;
 use keyway_integration_tests::wire::{Connection, Request, Response};
 use keyway_integration_tests::{S3, Server};
@@ -46,6 +48,21 @@ impl World {
 
     pub(crate) fn s3(&self, credentials: &Credentials) -> S3 {
         S3::at(self.server.address(), credentials)
+    }
+
+    /// A command of the administration, as the root; tells what it printed, where that is JSON.
+    pub(crate) fn admin(&self, arguments: &[&str]) -> Result<Value> {
+        let root = self.server.credentials();
+        let output = Command::new(binary()?)
+            .arg("admin")
+            .args(arguments)
+            .env("KEYWAY_ENDPOINT", self.server.url())
+            .env("KEYWAY_ACCESS_KEY", &root.access_key)
+            .env("KEYWAY_SECRET_KEY", &root.secret_key)
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}: {said}");
+        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
     }
 
     /// A call of the administration, as somebody.

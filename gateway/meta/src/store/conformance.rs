@@ -124,7 +124,7 @@ fn without_a_reserve_only_what_frees_space_goes_through() {
     assert_eq!(runtime.block_on(store.get(b"k")).unwrap(), Some(bytes("v")));
 }
 
-/// Reads, scans and outcomes are counted; a group that changed nothing is no durable commit.
+/// Reads, scans and outcomes are counted; a group that changed nothing is no commit.
 #[test]
 fn the_embedded_store_tells_what_it_did() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -39,7 +39,7 @@ pub const FILE_NAME: &str = "metadata.redb";
 
 /// Batches that may wait for the writer; senders beyond it wait their turn.
 const QUEUE_MAX: usize = 1024;
-/// Batches in one durable commit.
+/// Batches in one commit.
 const GROUP_MAX: usize = 256;
 
 /// Of a device that is small the reserve is this part.
@@ -74,7 +74,7 @@ impl EmbeddedStore {
         Self::open_observed(dir, config, |_| {})
     }
 
-    /// As [`open`](Self::open), and tells `observe` of every durable commit: on the writer's
+    /// As [`open`](Self::open), and tells `observe` of every commit: on the writer's
     /// thread, before the answers leave, so it must not wait.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub struct MetaStats {
     pub scans: u64,
     /// Entries that the scans answered.
     pub scanned_entries: u64,
-    /// Batches applied, and durable.
+    /// Batches applied.
     pub committed: u64,
     /// Batches whose preconditions did not hold.
     pub conflicts: u64,
@@ -24,7 +24,7 @@ pub struct MetaStats {
     pub failed: u64,
 }
 
-/// One durable commit, shared by all batches that waited for it.
+/// One commit, shared by all batches that waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupCommit {
     /// Batches applied by it.
