@@ -256,6 +256,7 @@ impl ClientBuilder {
             | PathPolicy::Require(
                 TransferPath::Http
                 | TransferPath::VerbsHost
+                | TransferPath::VerbsGpu
                 | TransferPath::IpcHost
                 | TransferPath::IpcGpu,
             ) => {}

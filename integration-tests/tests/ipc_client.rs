@@ -83,22 +83,33 @@ async fn every_size_goes_around_in_shared_memory() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_size_goes_around_in_gpu_memory() -> Result<()> {
-    let test = "every_size_goes_around_in_gpu_memory";
+    let Some(gpu) = gpu("every_size_goes_around_in_gpu_memory") else { return Ok(()) };
+    around_gpu(&gpu, TransferPath::IpcGpu).await
+}
+
+/// The path that ends in the host's memory is one for a GPU's too: the copy engine goes the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_size_goes_around_by_way_of_the_hosts_memory() -> Result<()> {
+    let test = "every_size_goes_around_by_way_of_the_hosts_memory";
     let Some(gpu) = gpu(test) else { return Ok(()) };
+    around_gpu(&gpu, TransferPath::IpcHost).await
+}
+
+async fn around_gpu(gpu: &std::sync::Arc<Gpu>, path: TransferPath) -> Result<()> {
     let server = Server::start()?;
-    let client = local(&server, TransferPath::IpcGpu).build()?;
+    let client = local(&server, path).build()?;
     client.create_bucket("around").await?;
     for bytes in SIZES.into_iter().filter(|bytes| *bytes > 0) {
-        let expected = expected(bytes, TransferPath::IpcGpu);
+        let expected = expected(bytes, path);
         let content = payload(bytes as u64, bytes);
-        let mut source = DeviceBuffer::alloc(&gpu, bytes)?;
+        let mut source = DeviceBuffer::alloc(gpu, bytes)?;
         source.write(0, &content)?;
         let key = format!("sizes/{bytes}");
         let put = client.put_object("around", &key).body(source.slice(..)?).send().await?;
         ensure!((put.path, put.strength) == expected, "{bytes}: put by {}", put.path);
         ensure!(put.verified.is_whole(), "{bytes}: put {}", put.verified);
 
-        let mut memory = DeviceBuffer::alloc(&gpu, bytes + 7)?;
+        let mut memory = DeviceBuffer::alloc(gpu, bytes + 7)?;
         memory.write(0, &vec![0; bytes + 7])?;
         let got = client.get_object("around", &key).into(memory.slice_mut(..)?).await?;
         ensure!((got.path, got.strength) == expected, "{bytes}: got by {}", got.path);
@@ -195,6 +206,44 @@ async fn what_is_given_up_comes_back() -> Result<()> {
     }
     let got = client.get_object("given", "object").into(memory.slice_mut(..)?).await?;
     ensure!(got.target[..] == content && got.path == TransferPath::IpcHost);
+    Ok(())
+}
+
+/// The same where the host's memory stands in for a GPU's; and no bounce buffer is lost of the
+/// 128 MiB, which are enough for eight parts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_on_its_way_to_a_gpu_comes_back() -> Result<()> {
+    let Some(gpu) = gpu("what_is_given_up_on_its_way_to_a_gpu_comes_back") else { return Ok(()) };
+    let server = Server::start()?;
+    let client = local(&server, TransferPath::IpcHost).build()?;
+    client.create_bucket("given").await?;
+    let content = payload(2, 64 * MIB);
+    client.put_object("given", "object").body(shared(&content)?.slice(..)?).send().await?;
+    let mut memory = DeviceBuffer::alloc(&gpu, content.len())?;
+    for millis in [0, 1, 2, 5, 10, 20, 1, 2, 3, 4, 5, 6, 7, 8] {
+        let reading = client.get_object("given", "object").into(memory.slice_mut(..)?);
+        let _ = tokio::time::timeout(Duration::from_millis(millis), reading).await;
+        let begun = tokio::time::Instant::now();
+        while memory.slice_mut(..).is_err() {
+            ensure!(begun.elapsed() < Duration::from_secs(10), "the memory did not come back");
+            tokio::task::yield_now().await;
+        }
+        memory.write(0, &vec![0; content.len()])?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut found = vec![1; content.len()];
+        memory.read(0, &mut found)?;
+        ensure!(found.iter().all(|byte| *byte == 0), "a late byte");
+    }
+    for _ in 0..4 {
+        let got = client.get_object("given", "object").into(memory.slice_mut(..)?).await?;
+        ensure!(got.path == TransferPath::IpcHost && got.verified.is_whole());
+        drop(got);
+        let mut found = vec![1; content.len()];
+        memory.read(0, &mut found)?;
+        ensure!(found == content, "other bytes");
+        let put = client.put_object("given", "back").body(memory.slice(..)?).send().await?;
+        ensure!(put.path == TransferPath::IpcHost && put.verified.is_whole());
+    }
     Ok(())
 }
 

@@ -149,7 +149,7 @@ pub(super) fn parse_time(text: &str) -> Option<Timestamp> {
 /// so on) need not be told: [`Request`](super::Request) answers for it.
 #[derive(Debug, Clone, Default)]
 pub struct Context<'a> {
-    values: Vec<(Key, Vec<Value<'a>>)>,
+    values: Vec<(Key, Values<'a>)>,
     tags: Vec<(TagKey, Cow<'a, str>, Value<'a>)>,
 }
 
@@ -161,13 +161,17 @@ impl<'a> Context<'a> {
 
     /// Sets a key's value.
     pub fn set(&mut self, key: Key, value: impl Into<Value<'a>>) -> &mut Self {
-        self.set_all(key, vec![value.into()])
+        self.set_values(key, Values::One(value.into()))
     }
 
     /// Sets a key's values. None is the same as to leave the key out.
     pub fn set_all(&mut self, key: Key, values: Vec<Value<'a>>) -> &mut Self {
+        self.set_values(key, Values::Many(values))
+    }
+
+    fn set_values(&mut self, key: Key, values: Values<'a>) -> &mut Self {
         self.values.retain(|(known, _)| *known != key);
-        if !values.is_empty() {
+        if !values.as_slice().is_empty() {
             self.values.push((key, values));
         }
         self
@@ -193,11 +197,9 @@ impl<'a> Context<'a> {
     pub fn add_named(&mut self, name: &str, value: String) -> Result<&mut Self, UnknownKey> {
         match KeyRef::find(name) {
             Some(KeyRef::Known(key)) => {
-                match self.values.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, values)) => values.push(value.into()),
-                    None => self.values.push((key, vec![value.into()])),
-                }
-                Ok(self)
+                let mut values = self.find(&KeyRef::Known(key)).unwrap_or_default().to_vec();
+                values.push(value.into());
+                Ok(self.set_all(key, values))
             }
             Some(KeyRef::Tag(family, tag)) => Ok(self.set_tag(family, String::from(tag), value)),
             Some(KeyRef::Foreign(_)) | None => Err(UnknownKey(name.to_owned())),
@@ -208,7 +210,7 @@ impl<'a> Context<'a> {
         match key {
             KeyRef::Known(key) => {
                 let found = self.values.iter().find(|(known, _)| known == key);
-                found.map(|(_, values)| &**values)
+                found.map(|(_, values)| values.as_slice())
             }
             KeyRef::Tag(family, tag) => {
                 let found =
@@ -216,6 +218,22 @@ impl<'a> Context<'a> {
                 found.map(|(_, _, value)| std::slice::from_ref(value))
             }
             KeyRef::Foreign(_) => None,
+        }
+    }
+}
+
+/// What a key has: nearly always one value, which then needs no memory of its own.
+#[derive(Debug, Clone)]
+enum Values<'a> {
+    One(Value<'a>),
+    Many(Vec<Value<'a>>),
+}
+
+impl<'a> Values<'a> {
+    fn as_slice(&self) -> &[Value<'a>] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Many(values) => values,
         }
     }
 }

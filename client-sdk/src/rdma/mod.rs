@@ -239,11 +239,35 @@ impl Rdma {
         self.doors().await?.ticket(node, None, self.is_required(), &self.opening()).await
     }
 
+    /// Whether so many bytes of a GPU's memory travel by way of the host's: where that is asked
+    /// for, or where adapters reach the host's alone.
+    pub(crate) async fn stages(&self, bytes: u64, reach: &Reach) -> bool {
+        let Some(gpu) = &reach.gpu else { return false };
+        match self.policy {
+            PathPolicy::Require(TransferPath::VerbsHost | TransferPath::IpcHost) => bytes > 0,
+            PathPolicy::Auto if self.is_wanted(bytes) => {
+                let Ok(rails) = self.rails().await else { return false };
+                // A node of this host needs no adapter.
+                if self.config.strength_min <= KeyStrength::Ipc && self.doors().await.is_ok() {
+                    return false;
+                }
+                let direct = reach.registrable
+                    && self.config.strength_min <= KeyStrength::Registration
+                    && rails.reach(gpu).await;
+                !direct
+            }
+            _ => false,
+        }
+    }
+
     /// Whether many ranges of so many bytes in all may go in one request.
     pub(crate) fn may_gather(&self, bytes: u64, reach: &Reach) -> bool {
         let local = PathPolicy::Require(TransferPath::IpcHost);
         let local = [PathPolicy::Auto, local, PathPolicy::Require(TransferPath::IpcGpu)];
+        // By way of the host's memory it is one range at a time.
+        let staged = reach.gpu.is_some() && self.shares();
         local.contains(&self.policy)
+            && !staged
             && reach.shareable
             && self.config.strength_min <= KeyStrength::Ipc
             && self.is_wanted(bytes)

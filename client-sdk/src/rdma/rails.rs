@@ -160,6 +160,18 @@ impl Rails {
         self.nodes.contains_key(&node)
     }
 
+    /// Whether an adapter of ours reaches a GPU's memory.
+    pub(super) async fn reach(&self, gpu: &Arc<Gpu>) -> bool {
+        for slot in self.slots() {
+            if let Way::Rail(port, _) = &slot.way
+                && port.reaches(gpu).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
     /// All rails.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
         self.nodes.values().flatten()

@@ -25,7 +25,7 @@ use crate::rdma::Travelled;
 const PIECE_BYTES: usize = 512 * 1024;
 
 /// What is fetched.
-pub(super) struct Fetch {
+pub struct Fetch {
     pub(super) client: Client,
     /// The GET, without range or pin.
     pub(super) call: Call,
@@ -44,7 +44,7 @@ pub(super) struct Fetch {
 }
 
 /// What was fetched.
-pub(super) struct Fetched<M> {
+pub struct Fetched<M> {
     pub(super) target: M,
     /// Bytes at the front of the target.
     pub(super) bytes: u64,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
 use keyway_fabric::gpu::StreamTurn;
+use keyway_fabric::memory::HostSliceMut;
 use keyway_proto::{ByteRange, Checksum, KeyStrength, TransferPath};
 use tokio::time::Instant;
 
@@ -237,22 +238,36 @@ impl GetObject {
 
     /// The whole object in one request.
     async fn single<M: GetTarget>(self, target: M, stop: Stop) -> Result<GetOutcome<M>, Failed<M>> {
-        self.single_growing(target, |_| None, stop).await
+        let fetch = match self.whole(stop) {
+            Ok(fetch) => fetch,
+            Err(error) => return Err(Failed { error, target }),
+        };
+        let fetched = target.fetch(fetch).await?;
+        let expected = fetched.info.checksum();
+        conclude(fetched, expected)
     }
 
     /// The same; `grow` may make the memory that it needs.
-    async fn single_growing<M: GetTarget>(
+    async fn single_growing(
         self,
-        target: M,
-        grow: impl Fn(u64) -> Option<Result<M, ClientError>> + Send + Sync,
+        target: HostSliceMut,
+        grow: impl Fn(u64) -> Option<Result<HostSliceMut, ClientError>> + Send + Sync,
         stop: Stop,
-    ) -> Result<GetOutcome<M>, Failed<M>> {
-        let mut call = match self.call(Method::GET) {
-            Ok(call) => call,
+    ) -> Result<GetOutcome<HostSliceMut>, Failed<HostSliceMut>> {
+        let fetch = match self.whole(stop) {
+            Ok(fetch) => fetch,
             Err(error) => return Err(Failed { error, target }),
         };
+        let fetched = fetch.run_growing(target, grow).await?;
+        let expected = fetched.info.checksum();
+        conclude(fetched, expected)
+    }
+
+    /// What fetches the whole object in one request.
+    fn whole(self, stop: Stop) -> Result<Fetch, ClientError> {
+        let mut call = self.call(Method::GET)?;
         call.headers.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
-        let fetch = Fetch {
+        Ok(Fetch {
             client: self.client,
             call,
             range: None,
@@ -262,10 +277,7 @@ impl GetObject {
             stop,
             route: Route::default(),
             turn: self.turn,
-        };
-        let fetched = fetch.run_growing(target, grow).await?;
-        let expected = fetched.info.checksum();
-        conclude(fetched, expected)
+        })
     }
 
     /// A range, or an object larger than one part: in parts side by side. `known` is what the
@@ -328,7 +340,7 @@ impl GetObject {
         // What does not combine is hashed in order, so it is read in order.
         let in_order = expected.is_ok_and(|sum| !sum.kind().combines());
         let mut fetched = if range.length() <= self.part_bytes || in_order {
-            fetch.run(target).await?
+            target.fetch(fetch).await?
         } else {
             parts::fetch(fetch, range, target, self.part_bytes, self.concurrency).await?
         };

@@ -8,7 +8,8 @@
 //! of the connection's buffer. PUT: read once for the checksum, then handed to the kernel from
 //! where it lies. GPU memory: the same with a ring of pinned memory in the caller's place, and
 //! the copy engine between the two ([`landing`], [`staging`](crate::staging)); what is sent is
-//! hashed by the GPU. Round trips: an object of up to one part is one request; a larger one is a
+//! hashed by the GPU. Where adapters reach the host's memory alone, a node moves the bytes into pinned
+//! memory that stands in for the GPU's, and the copy engine moves them on ([`staged`]). Round trips: an object of up to one part is one request; a larger one is a
 //! HEAD and then its parts side by side, each pinned to the HEAD's ETag. What bounds it: the
 //! kernel's loopback or network path, with `concurrency` parts in flight.
 
@@ -26,6 +27,7 @@ mod put;
 mod ranges;
 mod send;
 mod source;
+mod staged;
 mod stop;
 
 use std::fmt;

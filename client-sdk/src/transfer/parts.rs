@@ -33,7 +33,7 @@ pub(super) async fn fetch<M: GetTarget>(
     let _stop_parts = token.clone().drop_guard();
 
     let (waiting, rest) = cut(target, range, part_bytes);
-    let part = |(range, piece)| fetch.part(range).run(piece);
+    let part = |(range, piece): Waiting<M>| piece.fetch(fetch.part(range));
     let (done, waiting) = crew::run(waiting, concurrency, &token, part).await;
     collect(done, waiting, rest)
 }

@@ -35,6 +35,20 @@ pub(super) struct Sent {
 /// Dropping the future gives it up; memory that a node reads is free when its key is dead.
 pub(super) async fn send(
     client: &Client,
+    call: Call,
+    run: &Run<'_>,
+    durability: Durability,
+    meter: &Meter,
+) -> Result<Sent, ClientError> {
+    match run.staged(client).await? {
+        // The bounce buffer is held until the copy in it was sent.
+        Some((copy, _bounce)) => send_run(client, call, &copy.whole(), durability, meter).await,
+        None => send_run(client, call, run, durability, meter).await,
+    }
+}
+
+async fn send_run(
+    client: &Client,
     mut call: Call,
     run: &Run<'_>,
     durability: Durability,

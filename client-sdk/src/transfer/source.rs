@@ -11,9 +11,9 @@ use keyway_proto::{Checksum, ChecksumKind, DigestSet};
 
 use super::PutBody;
 use crate::error::ClientError;
-use crate::http::{CallBody, Fetched};
+use crate::http::{CallBody, Client, Fetched};
 use crate::rdma::{Reach, Target};
-use crate::staging::{Ring, Staging};
+use crate::staging::{BOUNCE_BYTES_MAX, Bounce, Ring, Staging};
 
 /// Where parts come from.
 #[derive(Clone)]
@@ -166,6 +166,26 @@ impl Run<'_> {
             Source::Device(slice) => Reach::of(slice),
             Source::Memory(_) | Source::File { .. } => Reach::of_own(shared),
         }
+    }
+
+    /// A copy in the host's memory of what is in a GPU's, and the buffer that it lies in, where
+    /// that is the way to a node.
+    ///
+    /// # Errors
+    /// When the GPU fails, or there is no memory.
+    pub(super) async fn staged(
+        &self,
+        client: &Client,
+    ) -> Result<Option<(Source, Bounce)>, ClientError> {
+        let Source::Device(slice) = self.source else { return Ok(None) };
+        let fits = self.length <= BOUNCE_BYTES_MAX as u64;
+        if !fits || !Box::pin(client.rdma().stages(self.length, &Reach::of(slice))).await {
+            return Ok(None);
+        }
+        let ring = client.staging().ring(slice.gpu()).await?;
+        let mut bounce = ring.bounces.take(self.length as usize).await?;
+        let copy = bounce.copy_out(slice.part(self.range())).await?;
+        Ok(Some((Source::Host(copy), bounce)))
     }
 
     /// The bytes in memory that can be lent to a node: the caller's own, or else a copy.

@@ -180,8 +180,10 @@ section! {
     pub struct Tier {
         /// Memory for hot extents, in bytes; 0 turns the tier off. It is taken as it fills, or
         /// at once where an RDMA adapter or a GPU registers it: then the limit of locked
-        /// memory must allow it.
-        pub size_bytes: u64 = 0,
+        /// memory must allow it. The default is for small objects that are read again and
+        /// again; chunks (of up to 16 MiB) larger than a quarter of it come in when they are
+        /// prefetched, not by themselves.
+        pub size_bytes: u64 = 16 * MIB,
         /// What comes in by itself: `"on-read"`, `"on-write"`, `"on-read-and-write"`, or
         /// `"on-prefetch"`, which is nothing. What is prefetched always comes in.
         pub admit: TierAdmit = TierAdmit::OnReadAndWrite,

@@ -44,15 +44,25 @@ fn finding(gpu: &GpuInfo, ports: &[PortReport]) -> Finding {
     }
 }
 
+/// Where no adapter reaches a GPU's memory.
+fn by_way_of_the_host(ports: &[PortReport]) -> String {
+    match ports.iter().find(|port| port.found.strength.is_some()) {
+        Some(port) => format!(
+            "by {} ({}) into host memory, which the client copies on",
+            port.name,
+            TransferPath::VerbsHost
+        ),
+        None if ports.is_empty() => "over HTTP, for there is no RDMA port".to_owned(),
+        None => "over HTTP, for no port passed its self-test".to_owned(),
+    }
+}
+
 /// A node of this host copies into a client's GPU memory itself; others need an adapter.
 fn path(ports: &[PortReport]) -> PathChoice {
     let reaches = |port: &&PortReport| port.gpus.iter().any(|(_, found)| found.strength.is_some());
     let (name, others) = match ports.iter().find(reaches) {
         Some(port) => (TransferPath::VerbsGpu, format!("by {}", port.name)),
-        None if ports.is_empty() => {
-            (TransferPath::IpcGpu, "over HTTP, for there is no RDMA port".to_owned())
-        }
-        None => (TransferPath::IpcGpu, "over HTTP, for no port reaches GPU memory".to_owned()),
+        None => (TransferPath::IpcGpu, by_way_of_the_host(ports)),
     };
     let because = format!(
         "GPU memory: a node of this host copies into it ({}), others send {others}",

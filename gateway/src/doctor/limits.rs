@@ -58,7 +58,7 @@ pub(super) fn memory_tier() -> Finding {
     // The one in force stands in brackets: `always [madvise] never`.
     let in_force = setting.split(['[', ']']).nth(1).unwrap_or("never");
     let found =
-        format!("off unless node.tier.size_bytes is set; {available}, huge pages {in_force}");
+        format!("16 MiB unless node.tier.size_bytes says more; {available}, huge pages {in_force}");
     if in_force == "never" {
         let advice = "allow transparent huge pages (madvise), or reserve some (vm.nr_hugepages)";
         return Finding::fair(subject, found, advice);

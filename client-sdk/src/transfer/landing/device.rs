@@ -12,8 +12,10 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::{GetTarget, Land, Landing};
 use crate::error::ClientError;
-use crate::staging::{COPIES_MAX, Ring, Staging};
+use crate::staging::{COPIES_MAX, Ring, Staging, sole};
 use crate::transfer::Failed;
+use crate::transfer::fetch::{Fetch, Fetched};
+use crate::transfer::staged;
 
 impl GetTarget for DeviceSliceMut {}
 
@@ -38,6 +40,10 @@ impl Land for DeviceSliceMut {
             }),
             Err(error) => Err(Failed { error, target: self }),
         }
+    }
+
+    async fn fetch(self, fetch: Fetch) -> Result<Fetched<Self>, Failed<Self>> {
+        staged::fetch(fetch, self).await
     }
 
     fn split_to(&mut self, bytes: usize) -> Self {
@@ -128,15 +134,7 @@ impl Landing for DeviceLanding {
         while let Some(copied) = self.copies.join_next().await {
             self.note(copied);
         }
-        let Self { mut target, failure, .. } = self;
-        let target = loop {
-            match Arc::try_unwrap(target) {
-                Ok(target) => break target,
-                // The engine's thread is letting go of it.
-                Err(shared) => target = shared,
-            }
-            tokio::task::yield_now().await;
-        };
-        (target, failure.map_or(Ok(()), |error| Err(error.into())))
+        let Self { target, failure, .. } = self;
+        (sole(target).await, failure.map_or(Ok(()), |error| Err(error.into())))
     }
 }

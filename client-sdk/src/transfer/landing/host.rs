@@ -9,6 +9,7 @@ use super::{GetTarget, Land, Landing};
 use crate::error::ClientError;
 use crate::staging::Staging;
 use crate::transfer::Failed;
+use crate::transfer::fetch::{Fetch, Fetched};
 
 impl GetTarget for HostSliceMut {}
 
@@ -22,6 +23,10 @@ impl Land for HostSliceMut {
         _: Option<Arc<StreamTurn>>,
     ) -> Result<HostLanding, Failed<Self>> {
         Ok(HostLanding { target: self, reached: offset })
+    }
+
+    async fn fetch(self, fetch: Fetch) -> Result<Fetched<Self>, Failed<Self>> {
+        fetch.run(self).await
     }
 
     fn split_to(&mut self, bytes: usize) -> Self {

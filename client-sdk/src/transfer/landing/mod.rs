@@ -17,6 +17,7 @@ use crate::rdma::Target;
 use crate::staging::Staging;
 
 use super::Failed;
+use super::fetch::{Fetch, Fetched};
 
 /// Memory that reads fill: [`HostSliceMut`](crate::HostSliceMut) and
 /// [`DeviceSliceMut`](crate::DeviceSliceMut).
@@ -39,6 +40,15 @@ pub trait Land: Target + Sized {
         offset: usize,
         turn: Option<Arc<StreamTurn>>,
     ) -> impl Future<Output = Result<Self::Landing, Failed<Self>>> + Send;
+
+    /// Fills the front of it with what is fetched, by the way that suits memory of its kind.
+    ///
+    /// # Errors
+    /// With the memory, when retrying could not help or was not allowed any more.
+    fn fetch(
+        self,
+        fetch: Fetch,
+    ) -> impl Future<Output = Result<Fetched<Self>, Failed<Self>>> + Send;
 
     /// Cuts off and gives the first `bytes` bytes; `self` keeps the rest.
     #[must_use]

@@ -26,6 +26,10 @@ const EVICTIONS_MAX: usize = 64;
 /// stay within such windows, then never cross a border.
 const SPLIT_BYTES_MIN: usize = MIB as usize;
 
+/// The share of the memory, one in so many, that a chunk may take which nobody asked to bring in:
+/// a few large ones must not throw out all that is small.
+const SHARE_MAX: u64 = 4;
+
 const _: () = assert!(CHUNK_BYTES_MAX <= EXTENT_BYTES_MAX as u64);
 
 /// Why a chunk comes in.
@@ -40,6 +44,8 @@ type Shard = Mutex<HashMap<ChunkId, Arc<Entry>>>;
 
 pub(super) struct Index {
     arena: Arena,
+    /// The longest chunk that comes in by itself.
+    welcome_bytes_max: u64,
     shards: Box<[Shard]>,
     hasher: RandomState,
     queues: Mutex<Queues<Weak<Entry>>>,
@@ -80,9 +86,11 @@ impl Counters {
 
 impl Index {
     pub(super) fn new(arena: Arena) -> Self {
-        let queues = Mutex::new(Queues::new(arena.stats().capacity_bytes));
+        let capacity = arena.stats().capacity_bytes;
+        let queues = Mutex::new(Queues::new(capacity));
         Self {
             arena,
+            welcome_bytes_max: capacity / SHARE_MAX,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             queues,
@@ -96,6 +104,11 @@ impl Index {
 
     pub(super) fn find(&self, chunk: ChunkId) -> Option<Arc<Entry>> {
         self.shard(chunk).lock().get(&chunk).cloned()
+    }
+
+    /// Whether a chunk is small enough, beside the memory, to come in by itself.
+    pub(super) fn welcomes(&self, chunk: ChunkSpec) -> bool {
+        chunk.length <= self.welcome_bytes_max
     }
 
     /// Memory for a chunk, which nobody sees before [`insert`](Self::insert). Throws others

@@ -241,7 +241,7 @@ impl BlobStore for MemoryTier {
             return Err(StoreError::ChunkExists(chunk.id));
         }
         let writer = self.shared.store.writer(chunk).await?;
-        if !self.shared.config.admit.writes() {
+        if !self.shared.config.admit.writes() || !self.shared.index.welcomes(chunk) {
             return Ok(writer);
         }
         match self.shared.index.reserve(chunk) {

@@ -109,7 +109,8 @@ impl Shared {
         if let Some(entry) = self.index.find(chunk.id) {
             return Some(entry);
         }
-        if reason == Reason::Read && !self.config.admit.reads() {
+        let comes_in = self.config.admit.reads() && self.index.welcomes(chunk);
+        if reason == Reason::Read && !comes_in {
             return None;
         }
         let entry = self.index.insert(self.index.reserve(chunk)?, reason);

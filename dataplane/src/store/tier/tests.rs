@@ -182,9 +182,9 @@ async fn a_dropped_reader_leaves_its_flight() {
 async fn scans_leave_hot_chunks_alone() {
     let pool = pool();
     let (tier, store) = over_memory(&pool, config(8 * MIB));
-    let hot = conformance::put(&store, &pool, 4 * MIB).await.expect("room");
+    let hot = conformance::put(&store, &pool, 2 * MIB).await.expect("room");
     for _ in 0..2 {
-        read(&store, hot, ByteRange::whole(4 * MIB)).await;
+        read(&store, hot, ByteRange::whole(2 * MIB)).await;
     }
     for _ in 0..40 {
         let cold = conformance::put(&store, &pool, MIB).await.expect("room");
@@ -193,7 +193,7 @@ async fn scans_leave_hot_chunks_alone() {
         store.release(&[ChunkId::generate()]);
     }
     let pin = store.pin(hot.id).expect("stored");
-    assert!(pin.held(ByteRange::whole(4 * MIB)).is_some());
+    assert!(pin.held(ByteRange::whole(2 * MIB)).is_some());
     assert!(tier.stats().evictions > 30);
 }
 
@@ -202,16 +202,36 @@ async fn scans_leave_hot_chunks_alone() {
 async fn pinned_memory_is_gone_around() {
     let pool = pool();
     let (tier, store) = over_memory(&pool, config(2 * MIB));
-    let first = conformance::put(&store, &pool, 2 * MIB).await.expect("room");
-    let pin = store.pin(first.id).expect("stored");
-    let frame = pin.held(ByteRange::whole(2 * MIB)).expect("in memory");
-    let second = conformance::put(&store, &pool, MIB).await.expect("room");
-    read(&store, second, ByteRange::whole(MIB)).await;
-    assert_eq!((tier.stats().chunks, tier.stats().refused), (1, 2));
-    assert!(frame[..] == conformance::content(first.id, 2 * MIB)[..]);
-    drop(frame);
-    read(&store, second, ByteRange::whole(MIB)).await;
-    assert_eq!((tier.stats().chunks, tier.stats().evictions), (1, 1));
+    let half = MIB / 2;
+    let mut frames = Vec::new();
+    for _ in 0..4 {
+        let chunk = conformance::put(&store, &pool, half).await.expect("room");
+        let pin = store.pin(chunk.id).expect("stored");
+        frames.push((chunk, pin.held(ByteRange::whole(half)).expect("in memory")));
+    }
+    let next = conformance::put(&store, &pool, half).await.expect("room");
+    read(&store, next, ByteRange::whole(half)).await;
+    assert_eq!((tier.stats().chunks, tier.stats().refused), (4, 2));
+    for (chunk, frame) in frames {
+        assert!(frame[..] == conformance::content(chunk.id, half)[..]);
+    }
+    read(&store, next, ByteRange::whole(half)).await;
+    assert_eq!((tier.stats().chunks, tier.stats().evictions), (4, 1));
+}
+
+/// What is large beside the memory comes in when somebody asks for it, and not before.
+#[tokio::test]
+async fn large_chunks_are_not_brought_in_unasked() {
+    let pool = pool();
+    let (tier, store) = over_memory(&pool, config(8 * MIB));
+    let chunk = conformance::put(&store, &pool, 3 * MIB).await.expect("room");
+    for _ in 0..3 {
+        read(&store, chunk, ByteRange::whole(3 * MIB)).await;
+    }
+    assert_eq!((tier.stats().chunks, tier.stats().filled_bytes), (0, 0));
+    tier.load(&[chunk.id]).await;
+    let pin = store.pin(chunk.id).expect("stored");
+    assert!(pin.held(ByteRange::whole(3 * MIB)).is_some());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! A caller, and the questions to policies on its behalf.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
@@ -30,6 +31,7 @@ pub(in crate::s3) struct Caller {
     pub(in crate::s3) source_tenant: TenantId,
     /// Who signed; nobody for a request without a signature.
     pub(in crate::s3) principal: Option<Principal>,
+    /// What conditions see of it, over HTTP.
     pub(super) context: Context<'static>,
     /// What it may take.
     pub(in crate::s3) usage: Usage,
@@ -65,13 +67,15 @@ impl Caller {
         audit: Audit,
         request: audit::Request,
     ) -> Self {
+        let mut context = Context::new();
+        Way::HTTP.tell(&mut context);
         Self {
             audit,
             request,
             tenant,
             source_tenant,
             principal,
-            context: Context::new(),
+            context,
             usage: Usage::default(),
             ways: vec![Way::HTTP],
             direct_forbidden: false,
@@ -247,7 +251,7 @@ impl Caller {
         let resource = &Resource::bucket(bucket);
         let action = Action::CreateBucket;
         let question = Question { action, resource, owner: None, rules: None };
-        self.decide_in(&question, context, &Way::HTTP)
+        self.decide_in(&question, &context)
     }
 
     /// Reads the rules of a bucket that a document names.
@@ -292,7 +296,7 @@ impl Caller {
         let resource = &Resource::bucket(&rules.bucket.name);
         let (owner, rules) = (Some(rules.bucket.tenant), Some(rules));
         let question = Question { action: Action::ListBucket, resource, owner, rules };
-        self.decide_in(&question, context, &Way::HTTP)
+        self.decide_in(&question, &context)
     }
 
     /// Asks whether something may be done to the caller's own tenant.
@@ -322,7 +326,6 @@ impl Caller {
         external_id: Option<&str>,
     ) -> Result<(), Failure> {
         let mut context = self.context.clone();
-        Way::HTTP.tell(&mut context);
         context.set(Key::RoleSessionName, session_name.to_owned());
         if let Some(id) = external_id {
             context.set(Key::ExternalId, id.to_owned());
@@ -380,20 +383,27 @@ impl Caller {
 
     /// Whether it would be allowed: nobody has asked.
     fn would(&self, question: &Question<'_>, way: &Way) -> bool {
-        self.verdict(question, self.context.clone(), way).is_ok()
+        self.verdict(question, &self.context_of(way)).is_ok()
     }
 
     fn decide(&self, question: &Question<'_>, way: &Way) -> Result<(), Failure> {
-        self.decide_in(question, self.context.clone(), way)
+        self.decide_in(question, &self.context_of(way))
+    }
+
+    fn context_of(&self, way: &Way) -> Cow<'_, Context<'static>> {
+        let mut context = Cow::Borrowed(&self.context);
+        if *way != Way::HTTP {
+            way.tell(context.to_mut());
+        }
+        context
     }
 
     fn decide_in(
         &self,
         question: &Question<'_>,
-        context: Context<'static>,
-        way: &Way,
+        context: &Context<'static>,
     ) -> Result<(), Failure> {
-        self.verdict(question, context, way).map_err(|reason| {
+        self.verdict(question, context).map_err(|reason| {
             self.told(question.action, question.resource.as_str().to_owned(), reason)
         })
     }
@@ -412,13 +422,7 @@ impl Caller {
     }
 
     /// The decision; where it is a denial, what denied.
-    fn verdict(
-        &self,
-        question: &Question<'_>,
-        mut context: Context<'static>,
-        way: &Way,
-    ) -> Result<(), String> {
-        way.tell(&mut context);
+    fn verdict(&self, question: &Question<'_>, context: &Context<'static>) -> Result<(), String> {
         let identity = self.identity();
         let request = policy::Request {
             caller: &identity.caller,
@@ -426,7 +430,7 @@ impl Caller {
             resource: question.resource,
             owner: question.owner,
             now: self.now,
-            context: &context,
+            context,
         };
         let policies = Policies {
             identity: &identity.policies,

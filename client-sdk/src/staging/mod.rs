@@ -7,6 +7,10 @@
 //!
 //! Nobody waits for a lease while holding one that is not under way, so a small ring makes
 //! bodies wait for one another, but never for ever.
+//!
+//! A node that moves the bytes needs one run of memory for them: [`bounce`].
+
+mod bounce;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +23,11 @@ use keyway_fabric::memory::{Destination, DeviceSlice, LeaseClass, LeasePool};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
+use bounce::Bounces;
+
 use crate::error::ClientError;
+
+pub(crate) use bounce::{BOUNCE_BYTES_MAX, Bounce};
 
 /// Copies of one body that are under way at a time.
 pub(crate) const COPIES_MAX: usize = 4;
@@ -47,6 +55,7 @@ pub struct Staging {
 pub(crate) struct Ring {
     pub(crate) pool: LeasePool,
     pub(crate) queue: CopyQueue,
+    pub(crate) bounces: Arc<Bounces>,
     _pinned: Pinned,
 }
 
@@ -78,7 +87,9 @@ impl Ring {
     fn open(gpu: &Arc<Gpu>, bytes: usize) -> Result<Arc<Self>, ClientError> {
         let pool = LeasePool::new(bytes)?;
         let pinned = Pinned::register_pool(gpu, &pool)?;
-        Ok(Arc::new(Self { pool, queue: CopyQueue::open(gpu)?, _pinned: pinned }))
+        let queue = CopyQueue::open(gpu)?;
+        let bounces = Bounces::new(gpu, queue.clone(), bytes);
+        Ok(Arc::new(Self { pool, queue, bounces, _pinned: pinned }))
     }
 
     /// The bytes of GPU memory, in order, as they are copied out.
@@ -111,6 +122,17 @@ impl Ring {
             .find_map(Destination::into_lease)
             .expect("a batch gives its lease back");
         Ok(lease.into_bytes(0..length))
+    }
+}
+
+/// What was shared with copies, when the engine's thread has let go of it too.
+pub(crate) async fn sole<T>(mut shared: Arc<T>) -> T {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(sole) => return sole,
+            Err(still) => shared = still,
+        }
+        tokio::task::yield_now().await;
     }
 }
 
