@@ -37,11 +37,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A small request makes some two hundred allocations, and frees them on another thread: a tenth of
-/// its CPU less than with the C library's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Keyway: an S3 object store whose reads land in memory that the caller owns.
 ///
 /// `keyway serve` runs everything in one process and one directory. All other commands are
