@@ -94,6 +94,10 @@ def main() -> None:
         client.create_bucket(given.bucket)
     at = f"s3://{given.bucket}/checkpoint"
 
+    def flushed() -> None:
+        """What was saved to memory first is on its way to the disk for some seconds."""
+        client.flush(f"s3://{given.bucket}")
+
     limits()
     save = keyway.safetensors.save_file
     for durability in ["disk", "memory"]:
@@ -105,13 +109,17 @@ def main() -> None:
             lambda: remove(client, given.bucket, "checkpoint.st"),
         )
     load = keyway.safetensors.load_file
-    got = timed(
-        "load: keyway.safetensors",
-        size,
-        rounds + 1,
-        lambda: load(f"{at}.st", device="cuda:0", client=client),
-    )
-    same(got, tensors)
+    got = None
+    for when, before in [("beside the flush", lambda: None), ("flushed", flushed)]:
+        got = None
+        got = timed(
+            f"load: keyway.safetensors, {when}",
+            size,
+            rounds + 1,
+            lambda: load(f"{at}.st", device="cuda:0", client=client),
+            before,
+        )
+        same(got, tensors)
     got = None
     remove(client, given.bucket, "checkpoint.st")
 
@@ -125,13 +133,15 @@ def main() -> None:
             lambda: remove(client, given.bucket, "checkpoint.dcp"),
         )
     empty = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
-    timed(
-        "load: torch DCP from keyway.torch",
-        size,
-        rounds,
-        lambda: dcp.load(empty, storage_reader=StorageReader(f"{at}.dcp", client=client)),
-    )
-    same(empty, tensors)
+    for when, before in [("beside the flush", lambda: None), ("flushed", flushed)]:
+        timed(
+            f"load: torch DCP from keyway.torch, {when}",
+            size,
+            rounds + 1,
+            lambda: dcp.load(empty, storage_reader=StorageReader(f"{at}.dcp", client=client)),
+            before,
+        )
+        same(empty, tensors)
     empty.clear()
     remove(client, given.bucket, "checkpoint.dcp")
 
