@@ -19,6 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut lines = text.splitn(4, '\n');
     let mut line = || lines.next().unwrap_or_default();
     let (header, claims, answer, brought) = (line(), line(), line(), line());
+    let brought = brought.trim_end_matches('\n');
 
     if let Ok(issuer) = brought.parse::<Issuer>() {
         assert_eq!(issuer.as_str(), brought);
