@@ -10,6 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
 use crate::directory::{Limits, Quota, Standing};
+use crate::oidc::Issuer;
 use crate::policy::{Caller, Policy, PublicAccessBlock};
 use crate::session::Claims;
 
@@ -98,13 +99,16 @@ pub struct Identity {
     pub tags: BTreeMap<String, String>,
     /// What the user may take, whatever the tenant may.
     pub limits: Limits,
+    /// Who vouched for it, where it is a web identity in a role.
+    pub issuer: Option<Issuer>,
 }
 
 impl Identity {
     /// Of somebody to whom no policy of their own speaks.
     pub fn of(caller: Caller) -> Self {
         let (policies, session) = (Vec::new(), Vec::new());
-        Self { caller, policies, session, tags: BTreeMap::new(), limits: Limits::default() }
+        let (tags, limits) = (BTreeMap::new(), Limits::default());
+        Self { caller, policies, session, tags, limits, issuer: None }
     }
 }
 

@@ -10,6 +10,7 @@ pub mod credential;
 pub mod directory;
 pub mod grant;
 pub mod key_file;
+pub mod oidc;
 pub mod policy;
 pub mod root;
 pub mod secrets;

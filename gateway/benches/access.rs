@@ -162,6 +162,7 @@ fn requests(c: &mut Criterion) {
         audit: Default::default(),
         limiter: Default::default(),
         clock: Arc::new(SystemClock),
+        issuers: Default::default(),
         maintenance: None,
     };
     let service = service(state, &S3Config::default()).unwrap();

@@ -108,6 +108,7 @@ fn requests(c: &mut Criterion) {
         administration: None,
         audit: Default::default(),
         limiter: Default::default(),
+        issuers: Default::default(),
         maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();

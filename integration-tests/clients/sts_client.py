@@ -1,7 +1,12 @@
-"""boto3 with temporary credentials: GetCallerIdentity, GetSessionToken, AssumeRole, and S3 in a role."""
+"""boto3 with temporary credentials: GetCallerIdentity, GetSessionToken, AssumeRole, S3 in a role, and
+roles for web identities."""
 
 import json
+import os
+import pathlib
+import shutil
 import ssl
+import tempfile
 import urllib.request
 
 import boto3
@@ -12,6 +17,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from common import CA_FILE, ENDPOINT, SMALL, http, step
+from issuer import Issuer
 
 BUCKET = "sts-bucket"
 
@@ -118,6 +124,66 @@ def main():
     mixed = {"Credentials": dict(session["Credentials"], SessionToken="AAAA")}
     refused(lambda: client("s3", mixed).list_buckets(), "InvalidToken")
     step("refusals")
+
+    if shutil.which("openssl"):
+        web_identity(body)
+        step("web identity")
+
+
+def web_identity(body):
+    """A role by the word of an issuer: with the call, and as SDKs do it by themselves."""
+    issuer = Issuer()
+    settings = {"issuer": issuer.url, "audiences": ["keyway"]}
+    provider = administer("tenants/self/providers/hub", settings)
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": {
+            "Effect": "Allow",
+            "Principal": {"Federated": provider["arn"]},
+            "Action": "sts:AssumeRoleWithWebIdentity",
+            "Condition": {"StringLike": {f"{issuer.name}:sub": "project:*"}},
+        },
+    }
+    role = administer("tenants/self/roles/web", {"trust": json.dumps(trust), "policies": ["read"]})
+    nobody = boto3.client(
+        "sts",
+        endpoint_url=ENDPOINT,
+        verify=CA_FILE or None,
+        aws_access_key_id="",
+        aws_secret_access_key="",
+    )
+
+    def ask(token):
+        return nobody.assume_role_with_web_identity(
+            RoleArn=role["arn"], RoleSessionName="job", WebIdentityToken=token
+        )
+
+    answer = ask(issuer.token("project:train"))
+    assert answer["SubjectFromWebIdentityToken"] == "project:train", answer
+    assert answer["Audience"] == "keyway" and answer["Provider"] == issuer.url, answer
+    reader = client("s3", answer)
+    assert reader.get_object(Bucket=BUCKET, Key="open/a")["Body"].read() == body
+    refused(lambda: reader.put_object(Bucket=BUCKET, Key="b", Body=b"x"), "AccessDenied")
+    refused(lambda: ask(issuer.token("other:train")), "AccessDenied")
+    refused(lambda: ask(issuer.token("project:train", audience="other")), "InvalidIdentityToken")
+    refused(lambda: ask(issuer.token("project:train", lives=-120)), "ExpiredTokenException")
+
+    # With a file and three variables, and no call of the program's own.
+    with tempfile.TemporaryDirectory() as folder:
+        token = pathlib.Path(folder) / "token"
+        token.write_text(issuer.token("project:train"), encoding="ascii")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            os.environ.pop(name, None)
+        os.environ["AWS_WEB_IDENTITY_TOKEN_FILE"] = str(token)
+        os.environ["AWS_ROLE_ARN"] = role["arn"]
+        os.environ["AWS_ENDPOINT_URL_STS"] = ENDPOINT
+        if CA_FILE:
+            os.environ["AWS_CA_BUNDLE"] = CA_FILE
+        boto3.setup_default_session()
+        reader = client("s3")
+        assert reader.get_object(Bucket=BUCKET, Key="open/a")["Body"].read() == body
+        method = boto3.Session().get_credentials().method
+        assert method == "assume-role-with-web-identity", method
 
 
 main()

@@ -16,6 +16,8 @@ mod buckets;
 mod cutoff;
 #[path = "tenants/fairness.rs"]
 mod fairness;
+#[path = "tenants/idp.rs"]
+mod idp;
 #[path = "tenants/limits.rs"]
 mod limits;
 #[path = "tenants/policies.rs"]
@@ -30,5 +32,11 @@ mod strangers;
 mod temporary;
 #[path = "tenants/tokens.rs"]
 mod tokens;
+#[path = "tenants/web.rs"]
+mod web;
+#[path = "tenants/web_identity.rs"]
+mod web_identity;
+#[path = "tenants/web_tokens.rs"]
+mod web_tokens;
 #[path = "tenants/world.rs"]
 mod world;

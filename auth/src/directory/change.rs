@@ -10,6 +10,7 @@ use std::sync::Arc;
 use keyway_proto::TenantId;
 
 use super::name::Name;
+use super::provider::Provider;
 use super::record::{Group, Key, NamedPolicy, ROLE_SESSION_S, Role, Tenant, User};
 use super::{Directory, TENANT_NUMBER_MAX};
 use crate::credential::AccessKeyId;
@@ -43,6 +44,10 @@ pub enum Change {
     PutPolicy(NamedPolicy),
     /// The policy is gone.
     DeletePolicy(TenantId, Name),
+    /// The provider is as said.
+    PutProvider(Provider),
+    /// The provider is gone.
+    DeleteProvider(TenantId, Name),
     /// The key is as said.
     PutKey(Key),
     /// The key is gone.
@@ -62,6 +67,8 @@ pub enum Kind {
     Group,
     /// A policy.
     Policy,
+    /// An OpenID Connect provider.
+    Provider,
     /// An access key.
     Key,
 }
@@ -74,6 +81,7 @@ impl fmt::Display for Kind {
             Self::Role => "role",
             Self::Group => "group",
             Self::Policy => "policy",
+            Self::Provider => "provider",
             Self::Key => "key",
         })
     }
@@ -153,6 +161,11 @@ impl Directory {
             Change::DeleteGroup(tenant, name) => self.delete_group(tenant, name),
             Change::PutPolicy(policy) => self.put_policy(policy),
             Change::DeletePolicy(tenant, name) => self.delete_policy(tenant, name),
+            Change::PutProvider(provider) => self.put_provider(provider),
+            Change::DeleteProvider(tenant, name) => {
+                let gone = self.providers.remove(&(tenant, name.clone()));
+                gone.map(drop).ok_or_else(|| no_such(Kind::Provider, name.as_str()))
+            }
             Change::PutKey(key) => self.put_key(key),
             Change::DeleteKey(id) => {
                 let gone = self.keys.remove(&id);
@@ -192,6 +205,8 @@ impl Directory {
             Some(Kind::Group)
         } else if self.policies(number).next().is_some() {
             Some(Kind::Policy)
+        } else if self.providers(number).next().is_some() {
+            Some(Kind::Provider)
         } else {
             self.keys.values().any(|key| key.record.tenant == number).then_some(Kind::Key)
         };
@@ -299,7 +314,7 @@ impl Directory {
         Ok(())
     }
 
-    fn require_tenant(&self, number: TenantId) -> Result<(), DirectoryError> {
+    pub(super) fn require_tenant(&self, number: TenantId) -> Result<(), DirectoryError> {
         if number == TenantId::ROOT || self.tenants.contains_key(&number) {
             return Ok(());
         }

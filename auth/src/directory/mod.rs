@@ -1,4 +1,4 @@
-//! Who there is: tenants, their users, roles, groups, policies and access keys.
+//! Who there is: tenants, their users, roles, groups, policies, providers and access keys.
 //!
 //! A [`Directory`] is a snapshot: look-ups in it need no I/O and no lock, and a [`Change`] makes
 //! another one or is refused. Whoever keeps it stores the change, then publishes the new
@@ -13,6 +13,7 @@
 
 mod change;
 mod name;
+mod provider;
 mod record;
 mod session;
 
@@ -27,6 +28,9 @@ use crate::policy::{Caller, Policy};
 
 pub use change::{Change, DirectoryError, KEYS_PER_USER_MAX, Kind};
 pub use name::{InvalidName, NAME_CHARS_MAX, Name};
+pub use provider::{
+    AUDIENCE_CHARS_MAX, AUDIENCES_MAX, PROVIDERS_MAX, Provider, is_audience, provider_id,
+};
 pub use record::{
     AccessKey, Group, Key, KeyState, Limits, ManagedPolicy, NamedPolicy, Quota, ROLE_SESSION_S,
     Role, RoleRecord, Standing, Tenant, User, UserKind, role_id, user_id,
@@ -44,6 +48,7 @@ pub struct Directory {
     roles: BTreeMap<(TenantId, Name), Arc<Role>>,
     groups: BTreeMap<(TenantId, Name), Arc<Group>>,
     policies: BTreeMap<(TenantId, Name), Arc<NamedPolicy>>,
+    providers: BTreeMap<(TenantId, Name), Arc<Provider>>,
     keys: HashMap<AccessKeyId, Arc<Key>>,
 }
 

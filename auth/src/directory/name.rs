@@ -1,4 +1,4 @@
-//! Names of tenants, users, groups and policies.
+//! Names of tenants, users, groups, policies and providers.
 
 use std::fmt;
 use std::str::FromStr;

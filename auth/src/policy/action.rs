@@ -161,6 +161,7 @@ actions! {
     }
     Role {
         AssumeRole "sts:AssumeRole",
+        AssumeRoleWithWebIdentity "sts:AssumeRoleWithWebIdentity",
     }
 }
 

@@ -109,7 +109,9 @@ pub enum Flaw {
     #[error("{0:?} applies to none of the statement's resources")]
     Inapplicable(String),
     /// An action that a role's trust policy cannot be about.
-    #[error("a trust policy says who may do sts:AssumeRole, and not {0:?}")]
+    #[error(
+        "a trust policy says who may do sts:AssumeRole and sts:AssumeRoleWithWebIdentity, and not {0:?}"
+    )]
     NotOfRoles(String),
     /// Not a resource's name.
     #[error("{0:?} is not * and not an ARN")]
@@ -124,10 +126,14 @@ pub enum Flaw {
     #[error("NotPrincipal is for Deny only")]
     NotPrincipalAllows,
     /// A principal that is not well-formed.
-    #[error("{0:?} is no principal: *, an account, or the ARN of a user, role or session")]
+    #[error(
+        "{0:?} is no principal: *, an account, or the ARN of a user, role, session or provider"
+    )]
     Principal(String),
     /// A kind of principal that Keyway does not have.
-    #[error("there are no principals of the kind {0:?} here: AWS and CanonicalUser are there")]
+    #[error(
+        "there are no principals of the kind {0:?} here: AWS, CanonicalUser and, in a trust policy, Federated are there"
+    )]
     PrincipalKind(String),
     /// A condition operator that does not exist.
     #[error("no condition operator is called {0:?}")]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::oidc::Issuer;
+
 /// What a key's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyType {
@@ -96,7 +98,7 @@ keys! {
     CalledViaLast "aws:CalledViaLast" Text Any "",
     CurrentTime "aws:CurrentTime" Date Any "always",
     EpochTime "aws:EpochTime" Date Any "always",
-    FederatedProvider "aws:FederatedProvider" Text Any "",
+    FederatedProvider "aws:FederatedProvider" Text Any "requests in a session of a web identity: the provider's ARN",
     MultiFactorAuthAge "aws:MultiFactorAuthAge" Number Any "",
     MultiFactorAuthPresent "aws:MultiFactorAuthPresent" Bool Any "",
     PrincipalAccount "aws:PrincipalAccount" Text Any "signed requests",
@@ -169,7 +171,7 @@ keys! {
     XAmzWebsiteRedirectLocation "s3:x-amz-website-redirect-location" Text Object "requests with that header",
 
     ExternalId "sts:ExternalId" Text Role "AssumeRole with an ExternalId",
-    RoleSessionName "sts:RoleSessionName" Text Role "AssumeRole",
+    RoleSessionName "sts:RoleSessionName" Text Role "AssumeRole, AssumeRoleWithWebIdentity",
     StsSourceIdentity "sts:SourceIdentity" Text Role "",
     TransitiveTagKeys "sts:TransitiveTagKeys" List Role "",
 
@@ -233,9 +235,20 @@ pub enum KeyRef {
     Known(Key),
     /// The value of this tag. Tags' names are case-sensitive, unlike everything else here.
     Tag(TagKey, Box<str>),
-    /// Another service's: no request here has it.
+    /// What a web identity's token says, by its issuer's name, such as
+    /// `idp.example.com/realm:sub`; or another service's, which no request here has.
     Foreign(Box<str>),
 }
+
+/// What web identities' tokens say to conditions, after their issuer's name; the last two may be
+/// several.
+pub(super) const CLAIMS: [(&str, &str); 4] = [
+    ("sub", "who it is"),
+    ("aud", "for whom the token is: `azp`, or `aud` where there is none"),
+    ("oaud", "`aud`, where there is `azp`"),
+    ("amr", "how they said who they are"),
+];
+const CLAIM_LISTS: [&str; 2] = ["oaud", "amr"];
 
 /// The services whose keys are all known.
 const SERVICES: [&str; 4] = ["aws", "s3", "sts", "keyway"];
@@ -246,7 +259,8 @@ impl KeyRef {
     pub fn find(name: &str) -> Option<Self> {
         let (service, own) = name.split_once(':')?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        if service.is_empty() || own.is_empty() || !service.chars().all(plain) {
+        let of_issuer = claim_of(name).is_some();
+        if service.is_empty() || own.is_empty() || !(service.chars().all(plain) || of_issuer) {
             return None;
         }
         let known = Key::ALL.iter().find(|key| key.name().eq_ignore_ascii_case(name));
@@ -266,8 +280,26 @@ impl KeyRef {
 
     /// Whether it may have several values.
     pub fn is_list(&self) -> bool {
-        matches!(self, Self::Known(key) if key.value_type() == KeyType::List)
+        match self {
+            Self::Known(key) => key.value_type() == KeyType::List,
+            Self::Foreign(name) => claim_of(name).is_some_and(|(_, claim)| {
+                CLAIM_LISTS.iter().any(|list| list.eq_ignore_ascii_case(claim))
+            }),
+            Self::Tag(..) => false,
+        }
     }
+
+    /// Whether it is something that a web identity's token says.
+    pub(super) fn is_claim(&self) -> bool {
+        matches!(self, Self::Foreign(name) if claim_of(name).is_some())
+    }
+}
+
+/// An issuer's name, and which of the claims.
+fn claim_of(name: &str) -> Option<(&str, &str)> {
+    let (issuer, claim) = name.rsplit_once(':')?;
+    let known = CLAIMS.iter().any(|(known, _)| known.eq_ignore_ascii_case(claim));
+    (known && Issuer::is_name(&issuer.to_ascii_lowercase())).then_some((issuer, claim))
 }
 
 impl fmt::Display for KeyRef {

@@ -53,7 +53,7 @@ pub use principal::{Caller, PrincipalRef};
 pub use public::PublicAccessBlock;
 pub use reference::reference;
 pub use resource::Resource;
-pub use trust::may_assume;
+pub use trust::{may_assume, may_assume_with_web_identity};
 pub use value::{Context, UnknownKey, Value};
 
 /// Most bytes of a bucket policy.

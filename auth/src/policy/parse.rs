@@ -175,7 +175,8 @@ impl Reader<'_> {
         if !self.kind.names_principals() {
             return Err(self.error(element, Flaw::NamesPrincipal));
         }
-        let named = Principals::parse(json).map_err(|flaw| self.error(element, flaw))?;
+        let roles = *self.kind == Kind::Trust;
+        let named = Principals::parse(json, roles).map_err(|flaw| self.error(element, flaw))?;
         match (element, effect) {
             ("Principal", _) => Ok(Principals::These(named)),
             (_, Effect::Deny) => Ok(Principals::AllBut(named)),
@@ -281,11 +282,12 @@ impl Reader<'_> {
     }
 
     /// A condition's key. S3 takes no other service's keys, and none that the statement's
-    /// actions never have.
+    /// actions never have. Trust policies may ask what web identities' tokens say.
     fn key(&self, name: &str, actions: ActionSet) -> Result<KeyRef, Flaw> {
         let key = KeyRef::find(name).ok_or_else(|| Flaw::Key(name.to_owned()))?;
         if self.kind.names_principals() {
-            if matches!(key, KeyRef::Foreign(_)) {
+            let of_token = *self.kind == Kind::Trust && key.is_claim();
+            if matches!(key, KeyRef::Foreign(_)) && !of_token {
                 return Err(Flaw::Key(name.to_owned()));
             }
             if !actions.iter().any(|action| has(action, &key)) {
@@ -335,6 +337,7 @@ fn has(action: Action, key: &KeyRef) -> bool {
             ),
         },
         KeyRef::Tag(TagKey::ExistingObject | TagKey::RequestObject, _) => object,
-        KeyRef::Tag(..) | KeyRef::Foreign(_) => true,
+        KeyRef::Tag(..) => true,
+        KeyRef::Foreign(_) => action == Action::AssumeRoleWithWebIdentity,
     }
 }

@@ -6,6 +6,7 @@ use keyway_proto::TenantId;
 
 use super::error::Flaw;
 use super::json::Json;
+use crate::oidc::Issuer;
 
 /// Who asks. A tenant is what AWS calls an account: its number has twelve digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,7 @@ enum Kind {
     Root(TenantId),
     User { tenant: TenantId, path: Box<str> },
     Session { tenant: TenantId, role: Box<str>, name: Box<str> },
+    Federated { tenant: TenantId, issuer: Box<str> },
 }
 
 impl Caller {
@@ -61,10 +63,21 @@ impl Caller {
         }
     }
 
-    /// Whose it is; the anonymous one is nobody's.
+    /// Somebody for whom an issuer vouches that is a provider of this tenant's, before they took
+    /// a role: for whom the token is, and who it is.
+    pub fn federated(tenant: TenantId, issuer: &Issuer, audience: &str, subject: &str) -> Self {
+        let name = issuer.name();
+        Self {
+            arn: issuer.arn(tenant).into(),
+            id: format!("{name}:{audience}:{subject}").into(),
+            kind: Kind::Federated { tenant, issuer: name.into() },
+        }
+    }
+
+    /// Whose it is; the anonymous one is nobody's, and neither is one who took no role yet.
     pub fn tenant(&self) -> Option<TenantId> {
         match self.kind {
-            Kind::Anonymous => None,
+            Kind::Anonymous | Kind::Federated { .. } => None,
             Kind::Root(tenant) | Kind::User { tenant, .. } | Kind::Session { tenant, .. } => {
                 Some(tenant)
             }
@@ -101,7 +114,8 @@ impl Caller {
     /// `aws:PrincipalType`.
     pub(super) fn type_name(&self) -> &'static str {
         match self.kind {
-            Kind::Anonymous => "Anonymous",
+            // Neither has signed.
+            Kind::Anonymous | Kind::Federated { .. } => "Anonymous",
             Kind::Root(_) => "Account",
             Kind::User { .. } => "User",
             Kind::Session { .. } => "AssumedRole",
@@ -140,6 +154,8 @@ pub enum PrincipalRef {
     Role(TenantId, Box<str>),
     /// One session of a role.
     Session(TenantId, Box<str>, Box<str>),
+    /// Everybody for whom this issuer vouches, by its name: a provider of the tenant's.
+    Federated(TenantId, Box<str>),
 }
 
 /// How an `Allow` names a caller; the weakest first.
@@ -192,6 +208,17 @@ impl PrincipalRef {
         }
     }
 
+    /// Reads one of the values under `Federated`: a provider's ARN.
+    fn parse_federated(text: &str) -> Result<Self, Flaw> {
+        let parts = text.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(':'));
+        let named = parts.and_then(|(account, rest)| {
+            let issuer =
+                rest.strip_prefix("oidc-provider/").filter(|name| Issuer::is_name(name))?;
+            Some(Self::Federated(tenant(account)?, issuer.into()))
+        });
+        named.ok_or_else(|| Flaw::Principal(text.to_owned()))
+    }
+
     /// Reads one of the values under `CanonicalUser`: 64 hexadecimal digits.
     fn parse_canonical(text: &str) -> Result<Self, Flaw> {
         let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -223,6 +250,9 @@ impl PrincipalRef {
                 let same = a == tenant && named == role && session == name;
                 same.then_some(Naming::Session)
             }
+            (Self::Federated(a, named), Kind::Federated { tenant, issuer }) => {
+                direct(a == tenant && named == issuer)
+            }
             _ => None,
         }
     }
@@ -238,8 +268,9 @@ pub(super) enum Principals {
 }
 
 impl Principals {
-    /// Reads the element's value.
-    pub(super) fn parse(json: &Json) -> Result<Vec<PrincipalRef>, Flaw> {
+    /// Reads the element's value. `roles` says whether it is of a role's trust policy, where
+    /// providers may be named.
+    pub(super) fn parse(json: &Json, roles: bool) -> Result<Vec<PrincipalRef>, Flaw> {
         let kinds = match json {
             Json::Text(text) if text == "*" => return Ok(vec![PrincipalRef::Everybody]),
             Json::Text(text) => return Err(Flaw::Principal(text.clone())),
@@ -254,6 +285,7 @@ impl Principals {
             let parse = match kind.as_str() {
                 "AWS" => PrincipalRef::parse,
                 "CanonicalUser" => PrincipalRef::parse_canonical,
+                "Federated" if roles => PrincipalRef::parse_federated,
                 _ => return Err(Flaw::PrincipalKind(kind.clone())),
             };
             for value in values.one_or_many() {
@@ -268,7 +300,13 @@ impl Principals {
     pub(super) fn naming(&self, caller: &Caller) -> Option<Naming> {
         match self {
             Self::Holder => Some(Naming::Direct),
-            Self::These(named) => named.iter().filter_map(|one| one.names(caller)).max(),
+            // Nobody means the users of all providers who does not say so.
+            Self::These(named) => {
+                let federated = matches!(caller.kind, Kind::Federated { .. });
+                let meant =
+                    |one: &&PrincipalRef| !federated || matches!(one, PrincipalRef::Federated(..));
+                named.iter().filter(meant).filter_map(|one| one.names(caller)).max()
+            }
             // No `Allow` has it.
             Self::AllBut(_) => None,
         }
@@ -298,6 +336,9 @@ impl Principals {
                         PrincipalRef::Role(*tenant, role.clone()),
                         PrincipalRef::Session(*tenant, role.clone(), name.clone()),
                     ],
+                    Kind::Federated { tenant, issuer } => {
+                        vec![PrincipalRef::Federated(*tenant, issuer.clone())]
+                    }
                 };
                 !chain.iter().all(|link| spared.contains(link))
             }
@@ -349,6 +390,24 @@ mod tests {
             "arn:aws:iam:eu:000000000001:root",
         ] {
             assert_eq!(PrincipalRef::parse(bad), Err(Flaw::Principal(bad.to_owned())));
+        }
+    }
+
+    #[test]
+    fn providers_are_named_by_their_arns() {
+        let named = PrincipalRef::Federated(TenantId(1), "idp.example.com:8443/a/".into());
+        let text = "arn:aws:iam::000000000001:oidc-provider/idp.example.com:8443/a/";
+        assert_eq!(PrincipalRef::parse_federated(text), Ok(named));
+        for bad in [
+            "*",
+            "idp.example.com",
+            "arn:aws:iam::1:oidc-provider/idp.example.com",
+            "arn:aws:iam::000000000001:oidc-provider/",
+            "arn:aws:iam::000000000001:oidc-provider/*",
+            "arn:aws:iam::000000000001:saml-provider/idp.example.com",
+            "arn:aws:iam::000000000001:user/idp.example.com",
+        ] {
+            assert_eq!(PrincipalRef::parse_federated(bad), Err(Flaw::Principal(bad.to_owned())));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::action::{Action, Level};
-use super::key::{Key, KeyType, TagKey};
+use super::key::{CLAIMS, Key, KeyType, TagKey};
 use super::operation::{On, Operation};
 use super::operator::operators;
 
@@ -81,6 +81,14 @@ fn keys(text: &mut String) {
     }
     for tag in TagKey::ALL {
         let _ = writeln!(text, "| `{}<tag>` | text | {} |", tag.prefix(), tag.present());
+    }
+    text.push_str(
+        "\nWhat the token of a web identity says goes by its issuer's name, the address without \
+         `https://`; `AssumeRoleWithWebIdentity` has all of it, requests in its sessions `sub` and \
+         `aud`:\n\n| key | what |\n|---|---|\n",
+    );
+    for (claim, what) in CLAIMS {
+        let _ = writeln!(text, "| `<issuer>:{claim}` | {what} |");
     }
     text.push_str(
         "\nThese are understood, and no request has them, for what they tell of does not exist \

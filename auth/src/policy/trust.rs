@@ -51,6 +51,20 @@ pub fn may_assume<'p>(
     Decision::Allow(AllowedBy::Statement(refer(number)))
 }
 
+/// Decides whether a role may be taken by somebody for whom an issuer vouches. They have no policies
+/// of their own: the role's alone decides, and names the provider in so many words.
+pub fn may_assume_with_web_identity<'p>(request: &Request<'_>, trust: &'p Policy) -> Decision<'p> {
+    let verdict = Verdict::of(&trust.statements, request);
+    let refer = |number| StatementRef { source: Source::Trust, number, sid: trust.sid(number) };
+    if let Some(number) = verdict.deny {
+        return Decision::Deny(DeniedBy::Statement(refer(number)));
+    }
+    match verdict.allow {
+        Some((number, _)) => Decision::Allow(AllowedBy::Statement(refer(number))),
+        None => Decision::Deny(DeniedBy::NoTrustPolicy),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -148,6 +162,73 @@ mod tests {
         assert!(!with(r#"{"StringEquals": {"aws:PrincipalAccount": "000000000008"}}"#));
     }
 
+    /// Goal: web identities take the roles that name their provider, and what their token says
+    /// is asked by their issuer's name.
+    #[test]
+    fn providers_are_trusted_by_name() {
+        const HERE: &str = "arn:aws:iam::000000000007:oidc-provider/idp.example.com/a";
+        let issuer: crate::oidc::Issuer = "https://idp.example.com/a".parse().expect("an issuer");
+        let caller = Caller::federated(HOME, &issuer, "keyway", "repo:acme/train");
+        let take = |statement: &str, action: Action| {
+            let text = format!(r#"{{"Version": "2012-10-17", "Statement": [{statement}]}}"#);
+            let trust = Policy::trust(&text).expect("a trust policy");
+            let mut context = Context::new();
+            context.set_claim("idp.example.com/a", "sub", vec!["repo:acme/train".into()]);
+            context.set_claim("idp.example.com/a", "amr", vec!["pwd".into(), "otp".into()]);
+            let resource = &Resource::role(HOME, "reader");
+            let (owner, now) = (Some(HOME), Timestamp::UNIX_EPOCH);
+            let caller = &caller;
+            let request = Request { caller, action, resource, owner, now, context: &context };
+            may_assume_with_web_identity(&request, &trust).is_allow()
+        };
+        let allow = |principal: &str, action: &str, condition: &str| {
+            format!(
+                r#"{{"Effect": "Allow", "Principal": {principal}, "Action": "{action}",
+                    "Condition": {condition}}}"#
+            )
+        };
+        let federated = |arn: &str| format!(r#"{{"Federated": "{arn}"}}"#);
+        let (web, by_sub) = ("sts:AssumeRoleWithWebIdentity", |value: &str| {
+            format!(r#"{{"StringLike": {{"idp.example.com/a:sub": "{value}"}}}}"#)
+        });
+        let taken = |principal: &str, action: &str, condition: &str| {
+            take(&allow(principal, action, condition), Action::AssumeRoleWithWebIdentity)
+        };
+        assert!(taken(&federated(HERE), web, &by_sub("repo:acme/*")));
+        assert!(taken(&federated(HERE), "sts:AssumeRole*", &by_sub("repo:acme/*")));
+        let amr = r#"{"ForAnyValue:StringEquals": {"IDP.example.com/a:AMR": "otp"}}"#;
+        assert!(taken(&federated(HERE), web, amr));
+        assert!(!taken(&federated(HERE), web, &by_sub("repo:other/*")));
+        assert!(!taken(&federated(HERE), "sts:AssumeRole", "{}"));
+        for other in [
+            "arn:aws:iam::000000000008:oidc-provider/idp.example.com/a",
+            "arn:aws:iam::000000000007:oidc-provider/idp.example.com",
+            "arn:aws:iam::000000000007:oidc-provider/idp.example.com/A",
+        ] {
+            assert!(!taken(&federated(other), web, "{}"), "{other}");
+        }
+        // Who does not name the provider does not mean it.
+        for wide in [r#""*""#, r#"{"AWS": "*"}"#, r#"{"AWS": "000000000007"}"#] {
+            assert!(!taken(wide, web, "{}"), "{wide}");
+        }
+        // To deny everybody is to deny them, too.
+        let good = allow(&federated(HERE), web, "{}");
+        for (whom, denied) in [
+            (r#""Principal": "*""#.to_owned(), true),
+            (format!(r#""NotPrincipal": {}"#, federated(HERE)), false),
+            (r#""NotPrincipal": {"AWS": "000000000007"}"#.to_owned(), true),
+        ] {
+            let deny = format!(r#"{{"Effect": "Deny", {whom}, "Action": "{web}"}}"#);
+            let both = format!("{good}, {deny}");
+            assert_eq!(take(&both, Action::AssumeRoleWithWebIdentity), !denied, "{whom}");
+        }
+        // Whoever signs is not a web identity.
+        let anna = Caller::user(HOME, "anna", "A");
+        let text = format!(r#"{{"Statement": {good}}}"#);
+        let trusted = Policy::trust(&text).expect("a trust policy");
+        assert!(!decide(&anna, &trusted, &[says("Allow")], &[]));
+    }
+
     #[test]
     fn what_is_no_trust_policy_is_refused() {
         for (statement, said) in [
@@ -163,6 +244,17 @@ mod tests {
                 r#""Principal": "*", "Action": "sts:AssumeRole",
                     "Condition": {"StringEquals": {"sts:Other": "x"}}"#,
                 "sts:Other",
+            ),
+            (r#""Principal": {"Federated": "*"}, "Action": "sts:AssumeRole""#, "\"*\""),
+            (
+                r#""Principal": "*", "Action": "sts:AssumeRole",
+                    "Condition": {"StringEquals": {"idp.example.com:sub": "x"}}"#,
+                "idp.example.com:sub",
+            ),
+            (
+                r#""Principal": "*", "Action": "sts:AssumeRoleWithWebIdentity",
+                    "Condition": {"StringEquals": {"idp.example.com:admin": "x"}}"#,
+                "idp.example.com:admin",
             ),
             (
                 r#""Principal": "*", "Action": "sts:AssumeRole",

@@ -151,6 +151,7 @@ pub(super) fn parse_time(text: &str) -> Option<Timestamp> {
 pub struct Context<'a> {
     values: Vec<(Key, Values<'a>)>,
     tags: Vec<(TagKey, Cow<'a, str>, Value<'a>)>,
+    claims: Vec<(Box<str>, Vec<Value<'a>>)>,
 }
 
 impl<'a> Context<'a> {
@@ -190,6 +191,17 @@ impl<'a> Context<'a> {
         self
     }
 
+    /// Sets what the token of a web identity says: `sub`, `aud` and so on, after its issuer's name.
+    /// No value is the same as to leave it out.
+    pub fn set_claim(&mut self, issuer: &str, claim: &str, values: Vec<Value<'a>>) -> &mut Self {
+        let name = format!("{issuer}:{claim}").into_boxed_str();
+        self.claims.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+        if !values.is_empty() {
+            self.claims.push((name, values));
+        }
+        self
+    }
+
     /// Adds a value under a key's name, as tools take it from people.
     ///
     /// # Errors
@@ -202,6 +214,15 @@ impl<'a> Context<'a> {
                 Ok(self.set_all(key, values))
             }
             Some(KeyRef::Tag(family, tag)) => Ok(self.set_tag(family, String::from(tag), value)),
+            Some(key @ KeyRef::Foreign(_)) if key.is_claim() => {
+                let known =
+                    self.claims.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name));
+                match known {
+                    Some((_, values)) => values.push(value.into()),
+                    None => self.claims.push((name.into(), vec![value.into()])),
+                }
+                Ok(self)
+            }
             Some(KeyRef::Foreign(_)) | None => Err(UnknownKey(name.to_owned())),
         }
     }
@@ -217,7 +238,10 @@ impl<'a> Context<'a> {
                     self.tags.iter().find(|(known, name, _)| known == family && *name == **tag);
                 found.map(|(_, _, value)| std::slice::from_ref(value))
             }
-            KeyRef::Foreign(_) => None,
+            KeyRef::Foreign(name) => {
+                let found = self.claims.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+                found.map(|(_, values)| &**values)
+            }
         }
     }
 }

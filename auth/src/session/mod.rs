@@ -62,8 +62,8 @@ pub fn is_session_name(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
-    /// Whose access key the credentials go back to: they are good for as long as it is.
-    pub source: Source,
+    /// What the credentials go back to: they are good for as long as it is.
+    pub source: Origin,
     /// The role that was taken; none where the credentials stand for the key's own holder.
     pub role: Option<Assumed>,
     /// The sessions of other roles in which it was taken: all of them must still stand.
@@ -73,6 +73,58 @@ pub struct Claims {
     pub issued: Timestamp,
     /// They open nothing from then on.
     pub expires: Timestamp,
+}
+
+/// What credentials go back to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Origin {
+    /// An access key.
+    Key(Source),
+    /// Somebody for whom an issuer vouched.
+    Web(WebIdentity),
+}
+
+impl Origin {
+    /// The tenant that has the access key, or the provider.
+    pub fn tenant(&self) -> TenantId {
+        match self {
+            Self::Key(source) => source.tenant,
+            Self::Web(identity) => identity.tenant,
+        }
+    }
+
+    /// The access key, if it is one.
+    pub fn key(&self) -> Option<&AccessKeyId> {
+        match self {
+            Self::Key(source) => Some(&source.key),
+            Self::Web(_) => None,
+        }
+    }
+
+    /// The web identity, if it is one.
+    pub fn web(&self) -> Option<&WebIdentity> {
+        match self {
+            Self::Key(_) => None,
+            Self::Web(identity) => Some(identity),
+        }
+    }
+}
+
+/// Somebody for whom an issuer vouched, as its token had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebIdentity {
+    /// The provider's tenant.
+    pub tenant: TenantId,
+    /// The provider's name.
+    pub provider: Name,
+    /// The provider's id, that no other provider has, even of the same name.
+    pub id: String,
+    /// Who it is: `sub`.
+    pub subject: String,
+    /// For whom the token was.
+    pub audience: String,
 }
 
 /// The access key that credentials were asked for with, directly or by others that were.

@@ -20,7 +20,7 @@ fn issuer() -> (tempfile::TempDir, Issuer) {
 fn claims() -> Claims {
     let key = AccessKeyId::new("KEYA");
     Claims {
-        source: Source { key, tenant: TenantId(1), holder: "KWUA".to_owned() },
+        source: Origin::Key(Source { key, tenant: TenantId(1), holder: "KWUA".to_owned() }),
         role: Some(Assumed {
             tenant: TenantId(2),
             name: "reader".parse().expect("a name"),

@@ -1,4 +1,4 @@
-//! Accounts: the rows of tenants, users, roles, groups, policies and access keys.
+//! Accounts: the rows of tenants, users, roles, groups, policies, providers and access keys.
 //!
 //! What a record says is its keeper's: here it is a document with a name. Whoever keeps them
 //! holds all of them in memory, reads them once and writes one at a time; so there is no
@@ -31,6 +31,8 @@ pub enum Account {
     User(TenantId, String),
     /// A tenant's role of this name.
     Role(TenantId, String),
+    /// A tenant's OpenID Connect provider of this name.
+    Provider(TenantId, String),
     /// The access key of this id.
     Key(String),
     /// When the access key of this id was last used.
@@ -138,6 +140,7 @@ mod tests {
         let all = [
             Account::Key("KEY".to_owned()),
             Account::Role(one, anna()),
+            Account::Provider(one, anna()),
             Account::User(one, anna()),
             Account::Group(one, anna()),
             Account::Policy(one, anna()),
@@ -162,7 +165,7 @@ mod tests {
         accounts.write(&Account::Key("KEY".to_owned()), None).await.unwrap();
         accounts.write(&Account::Tenant(one), None).await.unwrap();
         let left = accounts.all().await.unwrap();
-        assert_eq!(left.len(), 5, "the time of use goes with the key");
+        assert_eq!(left.len(), 6, "the time of use goes with the key");
         let two = accounts.add_tenant(|_| Vec::new()).await.unwrap();
         assert_eq!(two, TenantId(2), "numbers are never used twice");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use keyway_auth::Directory;
-use keyway_auth::directory::{Change, Key, Name, Role, Standing, User};
+use keyway_auth::directory::{Change, Key, Name, Provider, Role, Standing, User};
 use keyway_proto::{NodeId, SessionOwner, SessionSelector, TenantId};
 use parking_lot::Mutex;
 
@@ -73,6 +73,10 @@ pub(super) fn shut_out(
             watched.of_role(role.record.tenant, &role.record.name)
         }
         Change::DeleteRole(tenant, name) => watched.of_role(*tenant, name),
+        Change::PutProvider(provider) if hears_less(sides.before, provider) => {
+            watched.of_provider(provider.tenant, &provider.name)
+        }
+        Change::DeleteProvider(tenant, name) => watched.of_provider(*tenant, name),
         Change::PutKey(key) if sides.after.usable(key, sides.now).is_err() => {
             whole(key.record.id.as_str(), of_key(key))
         }
@@ -101,6 +105,14 @@ fn shuts_out_sessions(before: &Directory, role: &Role) -> bool {
     let known = before.role(record.tenant, &record.name);
     let known = known.and_then(|known| known.record.sessions_valid_from);
     record.state == Standing::Suspended || known != record.sessions_valid_from
+}
+
+/// Whether a provider is another one, or its tokens are not taken for whom they were.
+fn hears_less(before: &Directory, provider: &Provider) -> bool {
+    let known = before.provider(provider.tenant, &provider.name);
+    known.is_some_and(|known| {
+        known.id != provider.id || !known.audiences.is_subset(&provider.audiences)
+    })
 }
 
 fn keys_of<'a>(

@@ -3,7 +3,8 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use keyway_auth::directory::{
-    AccessKey, Change, Group, Key, ManagedPolicy, NamedPolicy, Role, RoleRecord, Tenant, User,
+    AccessKey, Change, Group, Key, ManagedPolicy, NamedPolicy, Provider, Role, RoleRecord, Tenant,
+    User,
 };
 use keyway_auth::{Directory, KeyProvider, SecretKey};
 use keyway_meta::{Account, UnixMs};
@@ -46,6 +47,9 @@ pub(super) fn read(
             let policy = NamedPolicy::read(record).map_err(|error| damaged(error.to_string()))?;
             Change::PutPolicy(policy)
         }
+        Account::Provider(..) => {
+            Change::PutProvider(decode::<Provider>(document).map_err(damaged)?)
+        }
         Account::Key(_) => {
             let StoredKey { record, sealed } = decode(document).map_err(damaged)?;
             let secret = open(secrets, &record, &sealed).map_err(|why| damaged(why.to_string()))?;
@@ -76,6 +80,7 @@ pub(super) fn written(
         Change::PutRole(role) => Some(encode(&role.record)),
         Change::PutGroup(group) => Some(encode(group)),
         Change::PutPolicy(policy) => Some(encode(&policy.record)),
+        Change::PutProvider(provider) => Some(encode(provider)),
         Change::PutKey(key) => {
             let context = context(&key.record);
             let sealed = secrets.seal(&context, key.secret().expose().as_bytes())?;
@@ -112,6 +117,10 @@ fn written_name(change: &Change) -> Account {
             Account::Policy(policy.record.tenant, policy.record.name.to_string())
         }
         Change::DeletePolicy(tenant, name) => Account::Policy(*tenant, name.to_string()),
+        Change::PutProvider(provider) => {
+            Account::Provider(provider.tenant, provider.name.to_string())
+        }
+        Change::DeleteProvider(tenant, name) => Account::Provider(*tenant, name.to_string()),
         Change::PutKey(key) => Account::Key(key.record.id.to_string()),
         Change::DeleteKey(id) => Account::Key(id.to_string()),
         _ => unreachable!("all changes are listed"),
@@ -126,6 +135,7 @@ fn named(account: &Account) -> String {
         Account::Group(tenant, name) => format!("group {name:?} of tenant {tenant}"),
         Account::User(tenant, name) => format!("user {name:?} of tenant {tenant}"),
         Account::Role(tenant, name) => format!("role {name:?} of tenant {tenant}"),
+        Account::Provider(tenant, name) => format!("provider {name:?} of tenant {tenant}"),
         Account::Key(id) => format!("access key {id:?}"),
         Account::Used(id) => format!("time of use of access key {id:?}"),
     }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use keyway_auth::directory::{Name, Refused};
-use keyway_auth::session::{Assumed, Claims, Issued, Source, TokenError};
+use keyway_auth::session::{
+    Assumed, Claims, Issued, Link, Origin, Source, TokenError, WebIdentity,
+};
 use keyway_auth::{AccessKeyId, CredentialStore as _, Principal, SecretsError, Unauthenticated};
 use keyway_proto::{SessionOwner, SessionSelector, TenantId};
 use parking_lot::Mutex;
@@ -35,19 +37,44 @@ impl Accounts {
     ) -> Result<Issued, SecretsError> {
         let source = match &caller.claims {
             Some(claims) => claims.source.clone(),
-            None => Source {
+            None => Origin::Key(Source {
                 key: caller.access_key.clone(),
                 tenant: caller.tenant,
                 holder: caller.identity.caller.id().to_owned(),
-            },
+            }),
         };
         let through = caller.claims.as_ref().map(|claims| claims.links()).unwrap_or_default();
+        self.make(source, through, role, seconds)
+    }
+
+    /// Makes temporary credentials in a role for somebody for whom an issuer vouched, good for so
+    /// many seconds.
+    ///
+    /// # Errors
+    /// [`SecretsError`].
+    pub fn issue_to_web_identity(
+        &self,
+        identity: WebIdentity,
+        role: Assumed,
+        seconds: u32,
+    ) -> Result<Issued, SecretsError> {
+        self.make(Origin::Web(identity), Vec::new(), Some(role), seconds)
+    }
+
+    fn make(
+        &self,
+        source: Origin,
+        through: Vec<Link>,
+        role: Option<Assumed>,
+        seconds: u32,
+    ) -> Result<Issued, SecretsError> {
         let issued = self.now();
         // To the second, as it is told.
         let end = issued.as_second().saturating_add(i64::from(seconds));
         let end = Timestamp::from_second(end).unwrap_or(Timestamp::MAX);
         let directory = self.directory();
-        let key_ends = directory.key(source.key.as_str()).and_then(|key| key.record.expires);
+        let key = source.key().and_then(|id| directory.key(id.as_str()));
+        let key_ends = key.and_then(|key| key.record.expires);
         let expires = key_ends.map_or(end, |key_ends| key_ends.min(end));
         self.issuer.issue(&Claims { source, role, through, issued, expires })
     }
@@ -71,8 +98,11 @@ impl Accounts {
 
     /// Whom the claims stand for, now.
     fn standing(&self, id: AccessKeyId, claims: Arc<Claims>) -> Result<Principal, Refused> {
-        let source = self.find(claims.source.key.as_str()).ok_or(Refused::Unknown)?;
-        self.directory.load().session(id, claims, &source.principal)
+        let source = match claims.source.key() {
+            Some(key) => Some(self.find(key.as_str()).ok_or(Refused::Unknown)?.principal),
+            None => None,
+        };
+        self.directory.load().session(id, claims, source.as_ref())
     }
 
     /// Whether a temporary key that was let in would be let in again.
@@ -100,17 +130,25 @@ impl Watched {
 
     /// The sessions of keys that go back to this access key.
     pub(super) fn of_key(&self, id: &str) -> Vec<SessionSelector> {
-        self.those(|claims| claims.source.key.as_str() == id)
+        self.those(|claims| claims.source.key().is_some_and(|key| key.as_str() == id))
     }
 
     /// The sessions of keys that go back to this tenant.
     pub(super) fn of_tenant(&self, tenant: TenantId) -> Vec<SessionSelector> {
-        self.those(|claims| claims.source.tenant == tenant)
+        self.those(|claims| claims.source.tenant() == tenant)
     }
 
     /// The sessions of keys that stand for this role, or were taken in it.
     pub(super) fn of_role(&self, tenant: TenantId, name: &Name) -> Vec<SessionSelector> {
         self.those(|claims| claims.needs(tenant, name))
+    }
+
+    /// The sessions of keys that go back to the word of this provider.
+    pub(super) fn of_provider(&self, tenant: TenantId, name: &Name) -> Vec<SessionSelector> {
+        self.those(|claims| {
+            let identity = claims.source.web();
+            identity.is_some_and(|identity| identity.tenant == tenant && identity.provider == *name)
+        })
     }
 
     fn those(&self, are: impl Fn(&Claims) -> bool) -> Vec<SessionSelector> {

@@ -57,6 +57,8 @@ section! {
         pub audit: Audit = Audit::default(),
         /// Those who fail to say who they are.
         pub auth: Auth = Auth::default(),
+        /// Issuers of web identities' tokens.
+        pub oidc: Oidc = Oidc::default(),
         /// The root tenant.
         pub root: Root = Root::default(),
         /// Logs, metrics and traces.
@@ -143,6 +145,18 @@ section! {
         /// How long the address or the key is under a penalty that fails more often: what it
         /// tries is answered with 503 `SlowDown`, unverified.
         pub penalty_ms: u64 = 10_000,
+    }
+
+    /// Issuers of web identities' tokens (docs/tenants.md), which are asked for their keys.
+    pub struct Oidc {
+        /// How long an issuer may take to tell its keys, in all.
+        pub timeout_ms: u64 = 5_000,
+        /// How old an issuer's keys may be. Older ones verify nothing until it tells them again.
+        pub keys_max_age_s: u32 = 3600,
+        /// How often an issuer is asked at most, whatever keys tokens name.
+        pub refetch_interval_ms: u64 = 10_000,
+        /// How far an issuer's clock may be off, in seconds.
+        pub clock_skew_s: u32 = 60,
     }
 
     /// The embedded metadata store.

@@ -33,13 +33,15 @@ const REMEMBERED_MAX: usize = 1 << 14;
 const FAILED_LATELY: Duration = Duration::from_secs(60);
 /// What a HEAD is told that failed: it has no words, and may have failed for any of them.
 pub(crate) const WORDLESS: &str = "Forbidden";
-/// S3's words for whoever is not who they say.
-pub(crate) const CODES: [&str; 8] = [
+/// S3's words for whoever is not who they say, and STS's for a token that says nothing.
+pub(crate) const CODES: [&str; 10] = [
     "AuthorizationHeaderMalformed",
     "AuthorizationQueryParametersError",
     "ExpiredToken",
+    "ExpiredTokenException",
     WORDLESS,
     "InvalidAccessKeyId",
+    "InvalidIdentityToken",
     "InvalidToken",
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",

@@ -74,6 +74,7 @@ use crate::control::admin::Administration;
 use crate::limits::Limiter;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
+use crate::oidc::Issuers;
 
 pub use config::S3Config;
 pub use rdma::{DirectCounts, DirectStats};
@@ -96,6 +97,8 @@ pub struct S3State {
     pub clock: Arc<dyn Clock>,
     /// What strangers may try, and what tenants and users may take.
     pub limiter: Arc<Limiter>,
+    /// Who vouches for web identities, and with which keys.
+    pub issuers: Arc<Issuers>,
     /// Woken when there is too little space for what is to be written.
     pub maintenance: Option<Arc<Maintenance>>,
 }

@@ -75,7 +75,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     });
     let gate = Gate::new(Arc::clone(&core));
     let accounts = state.administration.as_ref().map(Administration::accounts).cloned();
-    let sts = StsRoute::new(gate.clone(), Arc::clone(&core), accounts);
+    let sts = StsRoute::new(gate.clone(), Arc::clone(&core), accounts, state.issuers);
     let control = ControlRoute::new(gate.clone(), Arc::clone(&core), state.administration);
     let mut builder = S3ServiceBuilder::new(Operations(core.clone()));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(protocol(config, &limits)))));

@@ -33,6 +33,7 @@ use crate::control::admin::Administration;
 use crate::limits::Limiter;
 use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
+use crate::oidc::Issuers;
 use crate::pki::{Authority, PkiError, host_names};
 use crate::s3::{self, S3State, SystemClock};
 use crate::server::{Server, TlsAcceptor, TlsError};
@@ -240,6 +241,7 @@ async fn start(
         limiter,
         administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
+        issuers: Arc::new(Issuers::new(&config.oidc)),
         maintenance: Some(Arc::clone(&maintenance)),
     };
     let s3 = s3::service(state, &config.s3).map_err(ServeError::S3)?;

@@ -105,6 +105,7 @@ impl Server {
             administration: None,
             audit: Default::default(),
             limiter: Default::default(),
+            issuers: Default::default(),
             maintenance: None,
         };
         Self::of_state(state, config, clock, local).await
@@ -132,6 +133,7 @@ impl Server {
             administration: Some(administration),
             audit: Default::default(),
             limiter: Default::default(),
+            issuers: Default::default(),
             maintenance: None,
         };
         (Self::of_state(state, S3Config::default(), clock, local).await, accounts)

@@ -74,6 +74,7 @@ impl Gateway {
                 audit: Audit::default(),
                 limiter: Arc::default(),
                 clock: Arc::new(SystemClock),
+                issuers: Default::default(),
                 maintenance: None,
             };
             service(state, &S3Config::default()).expect("the default configuration is valid")

@@ -6,10 +6,11 @@ use super::*;
 use crate::credential::Principal;
 use crate::credential::SecretKey;
 use crate::directory::{
-    AccessKey, KeyState, Limits, ManagedPolicy, Quota, Refused, RoleRecord, Standing, UserKind,
+    AUDIENCES_MAX, AccessKey, KeyState, Limits, ManagedPolicy, Quota, Refused, RoleRecord,
+    Standing, UserKind,
 };
 use crate::policy::PublicAccessBlock;
-use crate::session::{Assumed, Claims, Source};
+use crate::session::{Assumed, Claims, Origin, Source, WebIdentity};
 
 const ONE: TenantId = TenantId(1);
 const ALL: &str = r#"{"Version": "2012-10-17",
@@ -156,8 +157,8 @@ fn who_is_cut_off_cannot_sign() {
 
 /// Claims of somebody who signs with KEYA, in this role, made at second 10.
 fn claims(role: Option<(&str, &str)>) -> Arc<Claims> {
-    let source =
-        Source { key: AccessKeyId::new("KEYA"), tenant: ONE, holder: "KWUanna".to_owned() };
+    let holder = "KWUanna".to_owned();
+    let source = Origin::Key(Source { key: AccessKeyId::new("KEYA"), tenant: ONE, holder });
     let role = role.map(|(called, id)| Assumed {
         tenant: ONE,
         name: name(called),
@@ -169,8 +170,92 @@ fn claims(role: Option<(&str, &str)>) -> Arc<Claims> {
 }
 
 fn session(directory: &Directory, claims: &Arc<Claims>) -> Result<Principal, Refused> {
-    let source = directory.find(claims.source.key.as_str(), at(11))?.principal;
-    directory.session(AccessKeyId::new("TEMPORARY"), Arc::clone(claims), &source)
+    let source = match claims.source.key() {
+        Some(key) => Some(directory.find(key.as_str(), at(11))?.principal),
+        None => None,
+    };
+    directory.session(AccessKeyId::new("TEMPORARY"), Arc::clone(claims), source.as_ref())
+}
+
+fn provider(called: &str, issuer: &str) -> Provider {
+    Provider {
+        tenant: ONE,
+        name: name(called),
+        id: format!("KWO{called}"),
+        created: at(1),
+        issuer: issuer.parse().expect("an issuer"),
+        audiences: ["keyway".to_owned()].into(),
+        ca_pem: None,
+    }
+}
+
+#[test]
+fn an_issuer_is_one_provider() {
+    let directory = directory();
+    let put = |directory: &Directory, provider| directory.with(Change::PutProvider(provider));
+    let with = put(&directory, provider("hub", "https://idp.example.com/a")).expect("sound");
+    assert!(with.provider_of(ONE, "https://idp.example.com/a").is_some());
+    for other in ["https://idp.example.com/a/", "https://idp.example.com", "idp.example.com/a"] {
+        assert!(with.provider_of(ONE, other).is_none(), "{other}");
+    }
+    assert!(with.provider_of(TenantId(9), "https://idp.example.com/a").is_none());
+    for same in ["https://idp.example.com/a", "https://idp.example.com/A"] {
+        let taken = put(&with, provider("other", same)).map(|_| ());
+        assert!(matches!(taken, Err(DirectoryError::Taken { kind: Kind::Provider, .. })), "{same}");
+    }
+    assert!(put(&with, provider("hub", "https://idp.example.com/A")).is_ok(), "it is its own");
+    let off = Tenant { state: Standing::Suspended, ..tenant(1, "acme") };
+    let off = with.with(Change::PutTenant(off)).expect("sound");
+    assert!(off.provider_of(ONE, "https://idp.example.com/a").is_none());
+    let mut many = provider("hub", "https://idp.example.com/a");
+    many.audiences = (0..=AUDIENCES_MAX).map(|number| number.to_string()).collect();
+    assert!(matches!(put(&with, many), Err(DirectoryError::TooMany(_))));
+    let gone = Change::DeleteProvider(ONE, name("hub"));
+    assert!(with.with(gone.clone()).is_ok() && directory.with(gone).is_err());
+}
+
+/// Goal: a session of a web identity stands while its provider vouches for that audience, its role is
+/// there, and it is in a role at all.
+#[test]
+fn sessions_of_web_identities_end_with_their_provider() {
+    let start = directory()
+        .with(put_role(role("reader", &["own"])))
+        .and_then(|it| it.with(Change::PutProvider(provider("hub", "https://idp.example.com"))))
+        .expect("sound");
+    let identity = WebIdentity {
+        tenant: ONE,
+        provider: name("hub"),
+        id: "KWOhub".to_owned(),
+        subject: "somebody".to_owned(),
+        audience: "keyway".to_owned(),
+    };
+    let of_key = claims(Some(("reader", "KWRreader")));
+    let taken = Arc::new(Claims { source: Origin::Web(identity), ..(*of_key).clone() });
+    let text = serde_json::to_vec(&*taken).expect("it has a JSON form");
+    assert_eq!(serde_json::from_slice::<Claims>(&text).ok().as_ref(), Some(&*taken));
+    let found = session(&start, &taken).expect("it stands");
+    let arn = "arn:aws:sts::000000000001:assumed-role/reader/job";
+    assert_eq!(found.identity.caller.to_string(), arn);
+    let nobody = Arc::new(Claims { role: None, ..(*taken).clone() });
+    assert_eq!(session(&start, &nobody).err(), Some(Refused::Unknown));
+    let after = |change: Change| session(&start.with(change).expect("sound"), &taken).err();
+    let anew = Provider { id: "KWOnew".to_owned(), ..provider("hub", "https://idp.example.com") };
+    let mut deaf = provider("hub", "https://idp.example.com");
+    deaf.audiences = ["other".to_owned()].into();
+    let tenant_off = Tenant { state: Standing::Suspended, ..tenant(1, "acme") };
+    let mut revoked = role("reader", &["own"]);
+    revoked.sessions_valid_from = Some(at(10));
+    for (change, expected) in [
+        (Change::PutProvider(provider("hub", "https://idp.example.com")), None),
+        (Change::DeleteProvider(ONE, name("hub")), Some(Refused::Unknown)),
+        (Change::PutProvider(anew), Some(Refused::Unknown)),
+        (Change::PutProvider(deaf), Some(Refused::Revoked)),
+        (Change::PutTenant(tenant_off), Some(Refused::TenantSuspended)),
+        (Change::DeleteRole(ONE, name("reader")), Some(Refused::Unknown)),
+        (put_role(revoked), Some(Refused::Revoked)),
+    ] {
+        assert_eq!(after(change.clone()), expected, "{change:?}");
+    }
 }
 
 #[test]

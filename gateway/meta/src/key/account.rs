@@ -11,6 +11,7 @@ const POLICY: u8 = b'p';
 const GROUP: u8 = b'g';
 const USER: u8 = b'u';
 const ROLE: u8 = b'r';
+const PROVIDER: u8 = b'o';
 const KEY: u8 = b'k';
 const USED: u8 = b'l';
 
@@ -27,6 +28,7 @@ pub(crate) fn account(account: &Account) -> Bytes {
         Account::Group(tenant, name) => of_tenant(GROUP, *tenant, name),
         Account::User(tenant, name) => of_tenant(USER, *tenant, name),
         Account::Role(tenant, name) => of_tenant(ROLE, *tenant, name),
+        Account::Provider(tenant, name) => of_tenant(PROVIDER, *tenant, name),
         Account::Key(id) => of_all(KEY, id),
         Account::Used(id) => of_all(USED, id),
     }
@@ -53,6 +55,7 @@ pub(crate) fn parse_account(key: &[u8]) -> Option<Account> {
         GROUP => Some(Account::Group(tenant, name)),
         USER => Some(Account::User(tenant, name)),
         ROLE => Some(Account::Role(tenant, name)),
+        PROVIDER => Some(Account::Provider(tenant, name)),
         _ => None,
     }
 }
@@ -88,6 +91,7 @@ mod tests {
             (Account::Group(tenant, name()), b"ag", &b"x"[..]),
             (Account::User(tenant, name()), b"au", &b"x"[..]),
             (Account::Role(tenant, name()), b"ar", &b"x"[..]),
+            (Account::Provider(tenant, name()), b"ao", &b"x"[..]),
         ] {
             assert_eq!(account(&record), [&head[..], &seven, tail].concat());
             assert_eq!(parse_account(&account(&record)), Some(record));

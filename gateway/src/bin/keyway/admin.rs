@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use keyway_gateway::pki::{Authority, host_names};
 
-use crate::{accounts, apply, audit, policy, roles};
+use crate::{accounts, apply, audit, policy, providers, roles};
 
 /// Says who may do what, and helps whoever runs gateways and nodes.
 #[derive(clap::Args)]
@@ -21,6 +21,7 @@ enum Command {
     Tenant(accounts::Tenants),
     User(accounts::Users),
     Role(roles::Roles),
+    Provider(providers::Providers),
     Group(accounts::Groups),
     Key(accounts::Keys),
     Policy(policy::Args),
@@ -74,6 +75,7 @@ impl Args {
             Command::Tenant(tenants) => tenants.run(),
             Command::User(users) => users.run(),
             Command::Role(roles) => roles.run(),
+            Command::Provider(providers) => providers.run(),
             Command::Group(groups) => groups.run(),
             Command::Key(keys) => keys.run(),
             Command::Policy(policy) => policy.run(),

@@ -14,7 +14,7 @@ use crate::client::{Connection, block_on};
 /// Makes tenants be as a file says (docs/tenants.md).
 ///
 /// What the file does not name stays, unless --prune is given: then, in the tenants that it names,
-/// keys, users, roles, groups and policies that it does not name are deleted. To apply a file twice
+/// keys, users, roles, providers, groups and policies that it does not name are deleted. To apply a file twice
 /// changes nothing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -51,6 +51,8 @@ struct Tenant {
     users: BTreeMap<String, Value>,
     /// Roles. `trust` is the trust policy's text, or the policy itself.
     roles: BTreeMap<String, Value>,
+    /// OpenID Connect providers. `ca_file` names a file for `ca_pem`.
+    providers: BTreeMap<String, Value>,
     /// Keys, by id. `secret_env` names the variable that holds a new key's secret.
     keys: BTreeMap<String, Value>,
 }
@@ -108,6 +110,10 @@ impl Args {
             }
             self.put(admin, &format!("{base}/roles/{}", part(role)), &settings).await?;
         }
+        for (provider, settings) in &tenant.providers {
+            let path = format!("{base}/providers/{}", part(provider));
+            self.put(admin, &path, &with_authorities(provider, settings)?).await?;
+        }
         for (id, settings) in &tenant.keys {
             let path = format!("{base}/keys/{}", part(id));
             self.put(admin, &path, &with_secret(id, settings)?).await?;
@@ -119,6 +125,7 @@ impl Args {
             for (kind, things) in [
                 ("users", &tenant.users),
                 ("roles", &tenant.roles),
+                ("providers", &tenant.providers),
                 ("groups", &tenant.groups),
                 ("policies", &tenant.policies),
             ] {
@@ -180,6 +187,18 @@ fn with_secret(id: &str, settings: &Value) -> anyhow::Result<Value> {
     let variable = variable.as_str().unwrap_or_default().to_owned();
     let secret = std::env::var(&variable).with_context(|| format!("the variable {variable}"))?;
     fields.insert("secret".to_owned(), secret.into());
+    Ok(settings)
+}
+
+/// A provider's settings with the text of the file that they name, if they name one.
+fn with_authorities(provider: &str, settings: &Value) -> anyhow::Result<Value> {
+    let mut settings = settings.clone();
+    let fields = settings.as_object_mut().with_context(|| format!("the provider {provider}"))?;
+    if let Some(file) = fields.remove("ca_file") {
+        let file = file.as_str().with_context(|| format!("ca_file of the provider {provider}"))?;
+        let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+        fields.insert("ca_pem".to_owned(), text.into());
+    }
     Ok(settings)
 }
 

@@ -25,6 +25,7 @@ mod node;
 mod output;
 mod policy;
 mod prefetch;
+mod providers;
 mod put;
 mod rm;
 mod roles;

@@ -10,7 +10,7 @@ use super::error::AdminError;
 pub(super) const PREFIX: &str = "/_keyway/v1/admin/";
 
 /// All paths, with the methods that they have. The OpenAPI document is made from it.
-pub(super) const ROUTES: [(&str, &[Verb]); 12] = [
+pub(super) const ROUTES: [(&str, &[Verb]); 14] = [
     ("tenants", &[Verb::Get]),
     ("tenants/{tenant}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/users", &[Verb::Get]),
@@ -21,6 +21,8 @@ pub(super) const ROUTES: [(&str, &[Verb]); 12] = [
     ("tenants/{tenant}/groups/{group}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/policies", &[Verb::Get]),
     ("tenants/{tenant}/policies/{policy}", &[Verb::Get, Verb::Put, Verb::Delete]),
+    ("tenants/{tenant}/providers", &[Verb::Get]),
+    ("tenants/{tenant}/providers/{provider}", &[Verb::Get, Verb::Put, Verb::Delete]),
     ("tenants/{tenant}/keys", &[Verb::Get]),
     ("tenants/{tenant}/keys/{key}", &[Verb::Get, Verb::Put, Verb::Delete]),
 ];
@@ -59,6 +61,10 @@ pub enum Target {
     Policies(String),
     /// A policy.
     Policy(String, Name),
+    /// A tenant's OpenID Connect providers.
+    Providers(String),
+    /// A provider.
+    Provider(String, Name),
     /// A tenant's keys.
     Keys(String),
     /// A key.
@@ -104,6 +110,8 @@ impl AdminCall {
             ["tenants", of, "groups", group] => Target::Group(tenant(of), name(group)?),
             ["tenants", of, "policies"] => Target::Policies(tenant(of)),
             ["tenants", of, "policies", policy] => Target::Policy(tenant(of), name(policy)?),
+            ["tenants", of, "providers"] => Target::Providers(tenant(of)),
+            ["tenants", of, "providers", provider] => Target::Provider(tenant(of), name(provider)?),
             ["tenants", of, "keys"] => Target::Keys(tenant(of)),
             ["tenants", of, "keys", key] => Target::Key(tenant(of), key.to_owned()),
             _ => return Err(AdminError::NoSuchEndpoint),
@@ -115,6 +123,7 @@ impl AdminCall {
                 | Target::Roles(_)
                 | Target::Groups(_)
                 | Target::Policies(_)
+                | Target::Providers(_)
                 | Target::Keys(_)
         );
         let verb = match *method {

@@ -62,6 +62,13 @@ impl Administration {
                 let gone = Change::DeletePolicy(find(of)?, name.clone());
                 self.delete(Kind::Policy, gone).await
             }
+            Target::Provider(of, name) if put => {
+                self.put_provider(find(of)?, name, read(document)?).await
+            }
+            Target::Provider(of, name) => {
+                let gone = Change::DeleteProvider(find(of)?, name.clone());
+                self.delete(Kind::Provider, gone).await
+            }
             Target::Key(of, id) if put => self.put_key(find(of)?, id, read(document)?).await,
             Target::Key(of, id) => self.delete_key(find(of)?, id).await,
             _ => Err(AdminError::MethodNotAllowed),
@@ -344,7 +351,7 @@ fn later(known: Option<Timestamp>, given: Option<Timestamp>, now: Timestamp) -> 
     known.max(given.map(|given| given.min(now)))
 }
 
-fn status(made: bool) -> StatusCode {
+pub(super) fn status(made: bool) -> StatusCode {
     if made { StatusCode::CREATED } else { StatusCode::OK }
 }
 

@@ -167,7 +167,8 @@ pub struct UserDocument {
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleSettings {
-    /// The text of the policy that says who may take it, with `sts:AssumeRole`.
+    /// The text of the policy that says who may take it, with `sts:AssumeRole` and
+    /// `sts:AssumeRoleWithWebIdentity`.
     pub trust: String,
     /// Whether its sessions open anything.
     #[serde(default)]
@@ -250,6 +251,37 @@ pub struct PolicyDocument {
     pub created: Timestamp,
     /// The policy's text.
     pub document: String,
+}
+
+/// What is sent of an OpenID Connect provider.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderSettings {
+    /// Its issuer, as its tokens have it: `https://host[:port][/path]`. Another issuer is another
+    /// provider: what was taken by the word of the one before ends.
+    pub issuer: String,
+    /// For whom its tokens must be: one of these, also called client ids.
+    #[serde(default)]
+    pub audiences: BTreeSet<String>,
+    /// The authorities that the issuer's certificate must go back to, in PEM; the system's unless
+    /// given.
+    #[serde(default)]
+    pub ca_pem: Option<String>,
+}
+
+/// An OpenID Connect provider.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProviderDocument {
+    /// Its name.
+    pub name: String,
+    /// Its ARN, as roles' trust policies name it under `Federated`.
+    pub arn: String,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The rest, as it is sent.
+    #[serde(flatten)]
+    pub settings: ProviderSettings,
 }
 
 /// Whether a key was disabled.
@@ -336,6 +368,8 @@ lists! {
     Groups { groups: GroupDocument }
     /// A tenant's policies.
     Policies { policies: PolicyDocument }
+    /// A tenant's OpenID Connect providers.
+    Providers { providers: ProviderDocument }
     /// A tenant's keys.
     Keys { keys: KeyDocument }
 }

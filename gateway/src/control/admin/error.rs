@@ -3,12 +3,14 @@
 use http::StatusCode;
 use keyway_auth::InvalidCredentials;
 use keyway_auth::directory::{DirectoryError, InvalidName, Kind};
+use keyway_auth::oidc::InvalidIssuer;
 use keyway_auth::policy::PolicyError;
 use keyway_meta::{CatalogError, MetaError};
 
 use super::super::Position;
 use super::document::{ErrorDocument, ErrorWords};
 use crate::accounts::AccountsError;
+use crate::oidc::InvalidAuthorities;
 
 /// Why a call was not done.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,12 @@ pub enum AdminError {
     /// A field is beyond what may be asked for.
     #[error("{0} is out of bounds")]
     OutOfBounds(&'static str),
+    /// A provider's issuer that is none.
+    #[error(transparent)]
+    Issuer(#[from] InvalidIssuer),
+    /// A provider's authorities that are none.
+    #[error(transparent)]
+    Authorities(#[from] InvalidAuthorities),
     /// A name in the path that nothing can have.
     #[error(transparent)]
     Name(InvalidName),
@@ -71,6 +79,8 @@ impl AdminError {
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::Denied => (StatusCode::FORBIDDEN, "AccessDenied"),
             Self::Malformed(_) => (StatusCode::BAD_REQUEST, "MalformedJSON"),
+            Self::Issuer(_) => (StatusCode::BAD_REQUEST, "InvalidIssuer"),
+            Self::Authorities(_) => (StatusCode::BAD_REQUEST, "InvalidCertificate"),
             Self::OutOfBounds(_) => (StatusCode::BAD_REQUEST, "InvalidArgument"),
             Self::Name(_) => (StatusCode::BAD_REQUEST, "InvalidName"),
             Self::Policy(_) => (StatusCode::BAD_REQUEST, PolicyError::CODE),
@@ -112,6 +122,7 @@ fn directory(error: &DirectoryError) -> (StatusCode, &'static str) {
                 Kind::Role => "NoSuchRole",
                 Kind::Group => "NoSuchGroup",
                 Kind::Policy => "NoSuchPolicy",
+                Kind::Provider => "NoSuchProvider",
                 Kind::Key => "NoSuchKey",
             },
         ),

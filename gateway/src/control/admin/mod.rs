@@ -1,4 +1,5 @@
-//! The administration: tenants, users, roles, groups, policies and keys, as documents under paths.
+//! The administration: tenants, users, roles, groups, policies, providers and keys, as documents
+//! under paths.
 //!
 //! GET tells, PUT makes a thing be as the document says, DELETE makes it be gone. All of them may
 //! be repeated. `keyway admin openapi` prints the OpenAPI document (docs/openapi.json), which is made
@@ -15,6 +16,7 @@ mod change;
 mod document;
 mod error;
 pub mod openapi;
+mod provider;
 
 use std::sync::Arc;
 
@@ -136,6 +138,16 @@ impl Administration {
                 let policy = directory.policy(find(tenant)?, name);
                 let policy = policy.ok_or_else(|| no_such(Kind::Policy, name))?;
                 ok(&PolicyDocument::from(&policy.record))
+            }
+            Target::Providers(tenant) => {
+                let providers = directory.providers(find(tenant)?);
+                let providers = providers.map(|provider| (&**provider).into()).collect();
+                ok(&Providers { providers })
+            }
+            Target::Provider(tenant, name) => {
+                let provider = directory.provider(find(tenant)?, name);
+                let provider = provider.ok_or_else(|| no_such(Kind::Provider, name))?;
+                ok(&ProviderDocument::from(&**provider))
             }
             Target::Keys(tenant) => {
                 let tenant = find(tenant)?;

@@ -7,17 +7,18 @@ use super::call::{PREFIX, ROUTES, Verb};
 use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
     KeyDocument, KeySettings, KeyStanding, Keys, Limits, Policies, PolicyDocument, PolicySettings,
-    Quota, RoleDocument, RoleSettings, Roles, State, TenantDocument, TenantSettings, Tenants,
-    Usage, UserDocument, UserSettings, Users,
+    ProviderDocument, ProviderSettings, Providers, Quota, RoleDocument, RoleSettings, Roles, State,
+    TenantDocument, TenantSettings, Tenants, Usage, UserDocument, UserSettings, Users,
 };
 
 /// What each route is about: its plural's and its documents' schemas.
-const SCHEMAS: [(&str, &str, &str, &str); 6] = [
+const SCHEMAS: [(&str, &str, &str, &str); 7] = [
     ("tenants", "Tenants", "TenantDocument", "TenantSettings"),
     ("users", "Users", "UserDocument", "UserSettings"),
     ("roles", "Roles", "RoleDocument", "RoleSettings"),
     ("groups", "Groups", "GroupDocument", "GroupSettings"),
     ("policies", "Policies", "PolicyDocument", "PolicySettings"),
+    ("providers", "Providers", "ProviderDocument", "ProviderSettings"),
     ("keys", "Keys", "KeyDocument", "KeySettings"),
 ];
 
@@ -37,7 +38,7 @@ pub fn document() -> String {
         "openapi": "3.1.0",
         "info": {
             "title": "Keyway administration",
-            "description": "Tenants, users, roles, groups, policies and access keys. Requests are signed \
+            "description": "Tenants, users, roles, groups, policies, OpenID Connect providers and access keys. Requests are signed \
                 like S3's (AWS4-HMAC-SHA256, service s3), with the SHA-256 of the body in \
                 x-amz-content-sha256. PUT and DELETE may be repeated. What fails before the \
                 endpoint is reached, such as a signature, is answered with S3's XML.",
@@ -79,6 +80,9 @@ fn schemas() -> Value {
         .schema_from::<Policies>()
         .schema_from::<PolicyDocument>()
         .schema_from::<PolicySettings>()
+        .schema_from::<ProviderDocument>()
+        .schema_from::<ProviderSettings>()
+        .schema_from::<Providers>()
         .schema_from::<Quota>()
         .schema_from::<RoleDocument>()
         .schema_from::<RoleSettings>()

@@ -42,7 +42,7 @@ pub(in crate::s3) struct Caller {
     now: Timestamp,
     rules: Option<Rules>,
     source_rules: Option<Rules>,
-    audit: Audit,
+    pub(super) audit: Audit,
     request: audit::Request,
     /// What was allowed for a way other than HTTP.
     asked: Vec<(Action, Resource)>,

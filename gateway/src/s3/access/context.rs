@@ -57,9 +57,17 @@ pub(super) fn add_surroundings(caller: &mut Caller, seen: &Seen<'_>, region: &st
     let tags = caller.identity().tags.clone();
     let (now, signed) = (caller.now(), caller.own_tenant().is_some());
     let claims = caller.principal.as_ref().and_then(|principal| principal.claims.clone());
+    let issuer = caller.identity().issuer.clone();
     let context = &mut caller.context;
     if let Some(claims) = claims {
         context.set(Key::TokenIssueTime, claims.issued);
+        if let (Some(identity), Some(issuer)) = (claims.source.web(), &issuer) {
+            let one = |text: &String| vec![Value::from(text.clone())];
+            context
+                .set(Key::FederatedProvider, issuer.arn(identity.tenant))
+                .set_claim(issuer.name(), "sub", one(&identity.subject))
+                .set_claim(issuer.name(), "aud", one(&identity.audience));
+        }
     }
     if let Some(info) = seen.info {
         context.set(Key::SourceIp, info.remote().ip().to_canonical());

@@ -22,6 +22,7 @@
 
 mod caller;
 mod context;
+mod federated;
 mod query;
 mod request;
 mod rules;
@@ -144,6 +145,22 @@ impl Gate {
         Ok(())
     }
 
+    /// Lets a request in without a signature that brings another claim, to be verified by whoever
+    /// answers it. It counts for no tenant yet.
+    pub(super) fn admit_stranger(&self, seen: &Seen<'_>, extensions: &mut Extensions) {
+        let tenant = self.core.public_tenant;
+        let audit = self.core.audit.clone();
+        let (now, request) = (self.now(), told_of(seen));
+        let mut caller = Caller::new(None, tenant, tenant, now, audit, request);
+        context::add_surroundings(&mut caller, seen, &self.core.region);
+        extensions.insert(Arc::new(caller));
+    }
+
+    fn now(&self) -> Timestamp {
+        let now = i64::try_from(self.core.clock.now().0).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(now).unwrap_or(Timestamp::MAX)
+    }
+
     /// Who asks.
     fn caller(&self, seen: &Seen<'_>) -> Result<Caller, Failure> {
         let token = session_token(seen.headers, seen.uri.query().unwrap_or_default())?;
@@ -165,12 +182,7 @@ impl Gate {
                 return Err(denied());
             }
         }
-        let now = i64::try_from(self.core.clock.now().0).unwrap_or(i64::MAX);
-        let now = Timestamp::from_millisecond(now).unwrap_or(Timestamp::MAX);
-        let request = audit::Request {
-            request_id: seen.info.map(|info| info.id().to_string()),
-            remote: seen.info.map(|info| info.remote().to_string()),
-        };
+        let (now, request) = (self.now(), told_of(seen));
         let audit = self.core.audit.clone();
         let mut caller = Caller::new(principal, tenant, source_tenant, now, audit, request);
         caller.usage = self.usage(&caller);
@@ -225,6 +237,14 @@ impl S3Access for Gate {
         let admitted = self.admit(operation, cx.s3_path(), &seen, &mut left).await;
         cx.extensions_mut().extend(left);
         admitted.map_err(|failure| failure.answer(&id.unwrap_or_else(super::RequestId::generate)))
+    }
+}
+
+/// What the audit log tells of a request.
+fn told_of(seen: &Seen<'_>) -> audit::Request {
+    audit::Request {
+        request_id: seen.info.map(|info| info.id().to_string()),
+        remote: seen.info.map(|info| info.remote().to_string()),
     }
 }
 

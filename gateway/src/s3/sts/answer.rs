@@ -6,11 +6,15 @@ use std::fmt::Write as _;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use keyway_auth::Principal;
+use keyway_auth::oidc::InvalidToken;
 use keyway_auth::policy::PolicyError;
 use keyway_auth::session::Issued;
 use s3s::{Body, S3Error, S3ErrorCode, S3Response};
 
 use super::Taken;
+use super::web::TakenByWeb;
+use crate::oidc::IssuerError;
+use crate::s3::errors::Failure;
 use crate::s3::service::RequestId;
 
 const NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
@@ -42,6 +46,24 @@ pub(super) enum StsError {
     /// Policies deny it.
     #[error("{0}")]
     Denied(String),
+    /// The token that was brought says nothing that is believed.
+    #[error("The web identity token that was passed cannot be validated: {0}.")]
+    Identity(InvalidToken),
+    /// Its issuer is no provider of the role's tenant.
+    #[error("No OpenID Connect provider of the role's account has the token's issuer.")]
+    NoProvider,
+    /// Its time has passed.
+    #[error("The web identity token that was passed has expired.")]
+    ExpiredIdentity,
+    /// Its issuer cannot be asked. The cause was logged.
+    #[error("An error occurred when communicating with the identity provider.")]
+    Provider(#[from] IssuerError),
+    /// The call needs a signature.
+    #[error("Request is missing Authentication Token")]
+    Unsigned,
+    /// The role's tenant has made as many requests as it may.
+    #[error("Please reduce your request rate.")]
+    Limited(Box<Failure>),
     /// Temporary credentials beget no others of their kind.
     #[error("Cannot call GetSessionToken with session credentials")]
     SessionCredentials,
@@ -62,6 +84,13 @@ impl StsError {
             Self::NoSuchAction { .. } => (StatusCode::BAD_REQUEST, "InvalidAction"),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
             Self::Policy(_) => (StatusCode::BAD_REQUEST, "MalformedPolicyDocument"),
+            Self::Identity(_) | Self::NoProvider => {
+                (StatusCode::BAD_REQUEST, "InvalidIdentityToken")
+            }
+            Self::ExpiredIdentity => (StatusCode::BAD_REQUEST, "ExpiredTokenException"),
+            Self::Provider(_) => (StatusCode::BAD_REQUEST, "IDPCommunicationError"),
+            Self::Unsigned => (StatusCode::FORBIDDEN, "MissingAuthenticationToken"),
+            Self::Limited(_) => (StatusCode::SERVICE_UNAVAILABLE, "SlowDown"),
             Self::Denied(_) | Self::SessionCredentials => (StatusCode::FORBIDDEN, "AccessDenied"),
             Self::NoAccounts => (StatusCode::NOT_IMPLEMENTED, "NotImplemented"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
@@ -109,6 +138,22 @@ pub(super) fn session_token(issued: &Issued, id: &RequestId) -> S3Response<Body>
 
 /// AssumeRole's.
 pub(super) fn assumed_role(taken: &Taken, id: &RequestId) -> S3Response<Body> {
+    answer("AssumeRole", &role(taken), id)
+}
+
+/// AssumeRoleWithWebIdentity's.
+pub(super) fn assumed_by_web_identity(by: &TakenByWeb, id: &RequestId) -> S3Response<Body> {
+    let [subject, audience, issuer] =
+        [&by.subject, &by.audience, &by.issuer].map(|text| escaped(text));
+    let result = format!(
+        "<SubjectFromWebIdentityToken>{subject}</SubjectFromWebIdentityToken>\
+         <Audience>{audience}</Audience><Provider>{issuer}</Provider>{}",
+        role(&by.taken)
+    );
+    answer("AssumeRoleWithWebIdentity", &result, id)
+}
+
+fn role(taken: &Taken) -> String {
     let (role_id, arn) = (escaped(&taken.id), escaped(&taken.arn));
     let mut result = format!(
         "<AssumedRoleUser><AssumedRoleId>{role_id}</AssumedRoleId><Arn>{arn}</Arn>\
@@ -119,7 +164,7 @@ pub(super) fn assumed_role(taken: &Taken, id: &RequestId) -> S3Response<Body> {
         // Writing to a string does not fail.
         let _ = write!(result, "<PackedPolicySize>{percent}</PackedPolicySize>");
     }
-    answer("AssumeRole", &result, id)
+    result
 }
 
 /// None of their characters needs to be escaped.

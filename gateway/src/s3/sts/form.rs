@@ -1,12 +1,15 @@
 //! A call, read from its form.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use keyway_auth::directory::Name;
+use keyway_auth::oidc::TOKEN_CHARS;
 use keyway_auth::policy::SESSION_POLICY_CHARACTERS_MAX;
 use keyway_auth::session::is_session_name;
 use keyway_proto::TenantId;
 use percent_encoding::percent_decode_str;
+use zeroize::Zeroizing;
 
 use super::answer::StsError;
 
@@ -19,6 +22,31 @@ const ROLE_SECONDS: u32 = 3_600;
 /// Longest session of a user.
 const USER_SECONDS_MAX: u32 = 129_600;
 const USER_SECONDS: u32 = 43_200;
+
+/// What a form asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A call of somebody who signs.
+    Signed(Call),
+    /// A role, for whom a token is: AssumeRoleWithWebIdentity.
+    WithToken(Box<AssumeRole>, WebToken),
+}
+
+/// A web identity's token: whoever has it is that somebody.
+#[derive(PartialEq, Eq)]
+pub(super) struct WebToken(Zeroizing<String>);
+
+impl WebToken {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for WebToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebToken(hidden)")
+    }
+}
 
 /// A call.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +69,7 @@ pub(super) struct AssumeRole {
     pub(super) external_id: Option<String>,
 }
 
-impl Call {
+impl Asked {
     /// Reads a form.
     ///
     /// # Errors
@@ -56,11 +84,23 @@ impl Call {
             return Err(StsError::NoSuchAction { action, version });
         }
         let call = match action.as_str() {
-            "AssumeRole" => Self::AssumeRole(Box::new(AssumeRole::take(&mut form)?)),
-            "GetSessionToken" => Self::GetSessionToken {
-                seconds: seconds(&mut form, USER_SECONDS, USER_SECONDS_MAX)?,
-            },
-            "GetCallerIdentity" => Self::GetCallerIdentity,
+            "AssumeRole" => {
+                let external_id = external_id(&mut form)?;
+                let asked = AssumeRole { external_id, ..AssumeRole::take(&mut form)? };
+                Self::Signed(Call::AssumeRole(Box::new(asked)))
+            }
+            "AssumeRoleWithWebIdentity" => {
+                let token = WebToken(Zeroizing::new(required(&mut form, "WebIdentityToken")?));
+                if !TOKEN_CHARS.contains(&token.as_str().chars().count()) {
+                    return Err(constraint("WebIdentityToken", "have 4 to 20000 characters"));
+                }
+                Self::WithToken(Box::new(AssumeRole::take(&mut form)?), token)
+            }
+            "GetSessionToken" => {
+                let seconds = seconds(&mut form, USER_SECONDS, USER_SECONDS_MAX)?;
+                Self::Signed(Call::GetSessionToken { seconds })
+            }
+            "GetCallerIdentity" => Self::Signed(Call::GetCallerIdentity),
             _ => return Err(StsError::NoSuchAction { action, version: VERSION.to_owned() }),
         };
         match form.keys().next() {
@@ -70,7 +110,9 @@ impl Call {
             }
         }
     }
+}
 
+impl Call {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::AssumeRole(_) => "AssumeRole",
@@ -94,13 +136,8 @@ impl AssumeRole {
         if policy.as_deref().is_some_and(|policy| !fits_a_token(policy)) {
             return Err(constraint("Policy", "have 1 to 2048 characters, none beyond U+00FF"));
         }
-        let external_id = form.remove("ExternalId");
-        if external_id.as_deref().is_some_and(|id| !is_external_id(id)) {
-            let rule = "have 2 to 1224 letters, digits and _+=,.@:/-";
-            return Err(constraint("ExternalId", rule));
-        }
         let seconds = seconds(form, ROLE_SECONDS, ROLE_SECONDS_MAX)?;
-        Ok(Self { tenant, role, session, seconds, policy, external_id })
+        Ok(Self { tenant, role, session, seconds, policy, external_id: None })
     }
 }
 
@@ -122,6 +159,15 @@ fn role(arn: &str) -> Option<(TenantId, Name)> {
     let (account, name) = arn.strip_prefix("arn:aws:iam::")?.split_once(":role/")?;
     let number = Name::is_account(account).then(|| account.parse().ok())??;
     Some((TenantId(number), name.parse().ok()?))
+}
+
+fn external_id(form: &mut BTreeMap<String, String>) -> Result<Option<String>, StsError> {
+    let id = form.remove("ExternalId");
+    if id.as_deref().is_some_and(|id| !is_external_id(id)) {
+        let rule = "have 2 to 1224 letters, digits and _+=,.@:/-";
+        return Err(constraint("ExternalId", rule));
+    }
+    Ok(id)
 }
 
 fn is_external_id(text: &str) -> bool {
@@ -169,9 +215,33 @@ mod tests {
 
     const ARN: &str = "RoleArn=arn%3Aaws%3Aiam%3A%3A000000000007%3Arole%2Freader";
 
-    fn read(rest: &str) -> Result<Call, &'static str> {
+    fn asked(rest: &str) -> Result<Asked, &'static str> {
         let form = format!("Version=2011-06-15&{rest}");
-        Call::read(form.as_bytes()).map_err(|error| error.told().1)
+        Asked::read(form.as_bytes()).map_err(|error| error.told().1)
+    }
+
+    fn read(rest: &str) -> Result<Call, &'static str> {
+        match asked(rest)? {
+            Asked::Signed(call) => Ok(call),
+            Asked::WithToken(..) => Err("a token"),
+        }
+    }
+
+    #[test]
+    fn tokens_are_brought_and_not_shown() {
+        let action = format!("Action=AssumeRoleWithWebIdentity&RoleSessionName=job&{ARN}");
+        let form = format!("{action}&WebIdentityToken=a.b.secret");
+        let Ok(Asked::WithToken(role, token)) = asked(&form) else { panic!("{form}") };
+        assert_eq!((role.tenant, role.seconds, token.as_str()), (TenantId(7), 3600, "a.b.secret"));
+        assert!(!format!("{token:?}").contains("secret"));
+        for more in
+            ["", "&WebIdentityToken=abc", &format!("&WebIdentityToken={}", "x".repeat(20_001))]
+        {
+            assert_eq!(asked(&format!("{action}{more}")), Err("ValidationError"), "{more:.40}");
+        }
+        for more in ["ProviderId=www.amazon.com", "ExternalId=e-1", "PolicyArns.member.1.arn=x"] {
+            assert_eq!(asked(&format!("{form}&{more}")), Err("ValidationError"), "{more}");
+        }
     }
 
     #[test]
@@ -230,7 +300,7 @@ mod tests {
         assert_eq!(read("Action=GetSessionToken&DurationSeconds=129601"), Err("ValidationError"));
         assert_eq!(read("Action=AssumeRoot"), Err("InvalidAction"));
         assert_eq!(read("x=y"), Err("MissingAction"));
-        let other = Call::read(b"Action=GetCallerIdentity&Version=2012-01-01");
+        let other = Asked::read(b"Action=GetCallerIdentity&Version=2012-01-01");
         assert_eq!(other.map_err(|error| error.told().1), Err("InvalidAction"));
     }
 }

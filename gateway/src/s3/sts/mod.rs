@@ -3,6 +3,7 @@
 //! | call | gives |
 //! |---|---|
 //! | `AssumeRole` | credentials that stand for a role, whose trust policy lets the caller take it |
+//! | `AssumeRoleWithWebIdentity` | the same to whom an issuer vouches for, without a signature ([`web`]) |
 //! | `GetSessionToken` | credentials that stand for the caller |
 //! | `GetCallerIdentity` | who the caller is |
 //!
@@ -12,33 +13,38 @@
 
 mod answer;
 mod form;
+mod web;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, Limited};
+use keyway_auth::directory::RoleRecord;
 use keyway_auth::policy::{Action, Policy, Resource};
 use keyway_auth::session::{Assumed, Issued, LINKS_MAX};
 use keyway_auth::{Principal, SecretsError};
+use keyway_proto::TenantId;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
 use super::Core;
 use super::access::{Caller, Gate, Seen, denied};
+use super::errors::Failure;
 use super::service::RequestId;
 use super::signed;
 use crate::accounts::Accounts;
 use crate::audit::Event;
+use crate::oidc::Issuers;
 use crate::server::RequestInfo;
 use answer::StsError;
-use form::{AssumeRole, Call};
+use form::{Asked, AssumeRole, Call};
 
 pub(super) use answer::translated;
 
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
-/// Largest form: a policy of the most characters, all of them escaped.
-const FORM_BYTES_MAX: usize = 16 << 10;
+/// Largest form: a policy of the most characters, all of them escaped, and a token.
+const FORM_BYTES_MAX: usize = 40 << 10;
 /// Longest session of somebody who took the role in a session of another.
 const CHAINED_S_MAX: u32 = 3600;
 /// Longest session of a tenant's root.
@@ -62,6 +68,7 @@ pub(super) struct StsRoute {
     core: Arc<Core>,
     /// None where the service was given keys and no accounts: nobody gets credentials there.
     accounts: Option<Arc<Accounts>>,
+    issuers: Arc<Issuers>,
 }
 
 /// What was done, for the audit log.
@@ -75,26 +82,31 @@ struct Done {
 }
 
 impl StsRoute {
-    pub(super) fn new(gate: Gate, core: Arc<Core>, accounts: Option<Arc<Accounts>>) -> Self {
-        Self { gate, core, accounts }
+    pub(super) fn new(
+        gate: Gate,
+        core: Arc<Core>,
+        accounts: Option<Arc<Accounts>>,
+        issuers: Arc<Issuers>,
+    ) -> Self {
+        Self { gate, core, accounts, issuers }
     }
 
     pub(super) fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let info = request.extensions.get::<RequestInfo>().cloned();
         let id = request.extensions.get::<RequestId>().cloned();
-        let failed = |failure: super::errors::Failure| {
-            failure.answer(&id.clone().unwrap_or_else(RequestId::generate))
-        };
+        let failed =
+            |failure: Failure| failure.answer(&id.clone().unwrap_or_else(RequestId::generate));
         if let Some(info) = &info {
             info.set_operation("Sts");
         }
-        if request.credentials.is_none() {
+        let signed = request.credentials.is_some();
+        if !signed && request.headers.contains_key(AUTHORIZATION) {
             return Err(answer::missing_token());
         }
-        if request.service.as_deref() != Some(signed::STS) {
+        if signed && request.service.as_deref() != Some(signed::STS) {
             return Err(failed(denied()));
         }
-        if !signed::covers_body(&request.headers) {
+        if signed && !signed::covers_body(&request.headers) {
             return Err(answer::unsigned_form());
         }
         let seen = Seen {
@@ -104,7 +116,18 @@ impl StsRoute {
             headers: &request.headers,
             info: info.as_ref(),
         };
+        if !signed {
+            // Whether it brings a token, the form says.
+            self.gate.admit_stranger(&seen, &mut request.extensions);
+            return Ok(());
+        }
         self.gate.admit_to_control(&seen, &mut request.extensions).map_err(failed)
+    }
+
+    /// Counts a request for a tenant that it names itself.
+    fn count_request(&self, tenant: TenantId) -> Result<(), Failure> {
+        let limits = self.core.credentials.terms(tenant).limits;
+        Ok(self.core.limiter.usage(tenant, limits, None).request()?)
     }
 
     pub(super) async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
@@ -114,7 +137,11 @@ impl StsRoute {
             Some(caller) => self.answer(&caller, request, &id).await,
             None => Err(StsError::Denied("Access Denied".to_owned())),
         };
-        Ok(answered.unwrap_or_else(|error| error.response(&id)))
+        match answered {
+            Err(StsError::Unsigned) => Err(answer::missing_token()),
+            Err(StsError::Limited(failure)) => Err(failure.answer(&id)),
+            answered => Ok(answered.unwrap_or_else(|error| error.response(&id))),
+        }
     }
 
     async fn answer(
@@ -124,7 +151,17 @@ impl StsRoute {
         id: &RequestId,
     ) -> Result<S3Response<Body>, StsError> {
         let form = form(request.input).await?;
-        let call = Call::read(&form);
+        let call = match Asked::read(&form) {
+            Ok(Asked::WithToken(asked, token)) => {
+                let taken = web::assume(self, caller, *asked, token.as_str()).await?;
+                return Ok(answer::assumed_by_web_identity(&taken, id));
+            }
+            // The mistakes of strangers are told to them, and not written down.
+            Err(error) if caller.principal.is_none() => return Err(error),
+            Ok(_) if caller.principal.is_none() => return Err(StsError::Unsigned),
+            Ok(Asked::Signed(call)) => Ok(call),
+            Err(error) => Err(error),
+        };
         let name = call.as_ref().map_or("unknown", Call::name);
         let mut done = Done::default();
         let answered = call.and_then(|call| self.done(caller, call, &mut done, id));
@@ -186,6 +223,40 @@ struct Taken {
     packed_percent: Option<usize>,
 }
 
+impl Taken {
+    fn of(assumed: &Assumed, issued: Issued) -> Self {
+        let Assumed { tenant, name, id, session, policy } = assumed;
+        Self {
+            issued,
+            id: format!("{id}:{session}"),
+            arn: format!("arn:aws:sts::{:012}:assumed-role/{name}/{session}", tenant.0),
+            packed_percent: policy.as_ref().map(|text| form::percent_of_policy(text)),
+        }
+    }
+}
+
+/// Whether a role's sessions may last so long.
+fn within_role(role: &RoleRecord, seconds: u32) -> Result<(), StsError> {
+    if seconds <= role.session_max_s {
+        return Ok(());
+    }
+    Err(StsError::Invalid(
+        "The requested DurationSeconds exceeds the MaxSessionDuration set for this role."
+            .to_owned(),
+    ))
+}
+
+/// The session that is asked for.
+fn session_of(role: &RoleRecord, asked: AssumeRole) -> Assumed {
+    Assumed {
+        tenant: role.tenant,
+        name: role.name.clone(),
+        id: role.id.clone(),
+        session: asked.session,
+        policy: asked.policy,
+    }
+}
+
 fn assume(
     accounts: &Accounts,
     caller: &Caller,
@@ -206,12 +277,7 @@ fn assume(
     let Some(role) = role else { return Err(refused(caller, "AssumeRole", Some(&resource))) };
     let record = &role.record;
     let chained = principal.identity.caller.is_session();
-    if asked.seconds > record.session_max_s {
-        return Err(StsError::Invalid(
-            "The requested DurationSeconds exceeds the MaxSessionDuration set for this role."
-                .to_owned(),
-        ));
-    }
+    within_role(record, asked.seconds)?;
     if chained && asked.seconds > CHAINED_S_MAX {
         return Err(StsError::Invalid(
             "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed \
@@ -227,23 +293,11 @@ fn assume(
     if let Some(text) = &asked.policy {
         Policy::session(text)?;
     }
-    let assumed = Assumed {
-        tenant: record.tenant,
-        name: record.name.clone(),
-        id: record.id.clone(),
-        session: asked.session,
-        policy: asked.policy,
-    };
-    let packed_percent = assumed.policy.as_ref().map(|text| form::percent_of_policy(text));
-    let id = format!("{}:{}", record.id, assumed.session);
-    let arn = format!(
-        "arn:aws:sts::{:012}:assumed-role/{}/{}",
-        record.tenant.0, record.name, assumed.session
-    );
-    let issued = issue(accounts, principal, Some(assumed), asked.seconds)?;
+    let (seconds, assumed) = (asked.seconds, session_of(record, asked));
+    let issued = issue(accounts, principal, Some(assumed.clone()), seconds)?;
     // What was made for a role that was suspended meanwhile opens nothing: that is asked then.
     done.issued = Some(issued.id.to_string());
-    Ok(Taken { issued, id, arn, packed_percent })
+    Ok(Taken::of(&assumed, issued))
 }
 
 fn issue(

@@ -1,7 +1,8 @@
 //! From accounts to their documents, and back.
 
 use keyway_auth::directory::{
-    self, AccessKey, Group, KeyState, ManagedPolicy, RoleRecord, Standing, Tenant, User, UserKind,
+    self, AccessKey, Group, KeyState, ManagedPolicy, Provider, RoleRecord, Standing, Tenant, User,
+    UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
 use keyway_proto::TenantId;
@@ -146,6 +147,21 @@ impl From<&ManagedPolicy> for PolicyDocument {
     fn from(policy: &ManagedPolicy) -> Self {
         let document = policy.document.clone();
         Self { name: policy.name.to_string(), created: policy.created, document }
+    }
+}
+
+impl From<&Provider> for ProviderDocument {
+    fn from(provider: &Provider) -> Self {
+        Self {
+            name: provider.name.to_string(),
+            arn: provider.issuer.arn(provider.tenant),
+            created: provider.created,
+            settings: ProviderSettings {
+                issuer: provider.issuer.to_string(),
+                audiences: provider.audiences.clone(),
+                ca_pem: provider.ca_pem.clone(),
+            },
+        }
     }
 }
 
