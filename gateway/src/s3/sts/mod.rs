@@ -34,7 +34,7 @@ use crate::server::RequestInfo;
 use answer::StsError;
 use form::{AssumeRole, Call};
 
-pub(super) use answer::translated;
+pub(super) use answer::{escaped, translated};
 
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 /// Largest form: a policy of the most characters, all of them escaped.
@@ -103,6 +103,7 @@ impl StsRoute {
             uri: &request.uri,
             headers: &request.headers,
             info: info.as_ref(),
+            form: None,
         };
         self.gate.admit_to_control(&seen, &mut request.extensions).map_err(failed)
     }
