@@ -215,7 +215,7 @@ def forms(s3):
     conditions = [["content-length-range", 1, 1000], {"x-amz-meta-who": "anna"}]
     conditions.append(["starts-with", "$Content-Type", "text/"])
     fields = {"x-amz-meta-who": "anna", "success_action_status": "201"}
-    post = s3.generate_presigned_post(
+    post = client(signature_version="s3v4").generate_presigned_post(
         BUCKET,
         "forms/${filename}",
         Fields=fields,
