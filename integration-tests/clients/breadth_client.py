@@ -1,4 +1,4 @@
-"""boto3 on what buckets can be told: versions, tags, locks, CORS, lifecycle rules.
+"""boto3 on what buckets can be told: versions, tags, locks, CORS, lifecycle rules; and forms.
 
 A day of lifecycle rules is a second here.
 """
@@ -6,6 +6,7 @@ A day of lifecycle rules is a second here.
 import datetime
 import ssl
 import time
+import urllib.error
 import urllib.request
 
 import boto3
@@ -209,6 +210,53 @@ def lifecycle(s3):
     step("lifecycle")
 
 
+def forms(s3):
+    """Signed forms, sent as a browser would send them."""
+    conditions = [["content-length-range", 1, 1000], {"x-amz-meta-who": "anna"}]
+    conditions.append(["starts-with", "$Content-Type", "text/"])
+    fields = {"x-amz-meta-who": "anna", "success_action_status": "201"}
+    post = client(signature_version="s3v4").generate_presigned_post(
+        BUCKET,
+        "forms/${filename}",
+        Fields=fields,
+        Conditions=conditions + [{"success_action_status": "201"}],
+    )
+
+    def sent(file, **more):
+        boundary = "----form-of-a-browser"
+        body = b""
+        for name, value in {**post["fields"], "Content-Type": "text/plain", **more}.items():
+            head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'
+            body += f"{head}{value}\r\n".encode()
+        head = 'Content-Disposition: form-data; name="file"; filename="a.txt"'
+        body += f"--{boundary}\r\n{head}\r\n\r\n".encode() + file + b"\r\n"
+        body += f"--{boundary}--\r\n".encode()
+        kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        request = urllib.request.Request(post["url"], data=body, method="POST", headers=kind)
+        context = ssl.create_default_context(cafile=CA_FILE) if CA_FILE else None
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=60) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    status, said = sent(b"uploaded")
+    assert status == 201 and "<Key>forms/a.txt</Key>" in said, (status, said)
+    found = s3.get_object(Bucket=BUCKET, Key="forms/a.txt")
+    assert found["Body"].read() == b"uploaded"
+    assert found["Metadata"] == {"who": "anna"} and found["ContentType"] == "text/plain"
+    for code, (status, said) in {
+        "EntityTooLarge": sent(b"x" * 1001),
+        "EntityTooSmall": sent(b""),
+        "AccessDenied": sent(b"x", acl="private"),
+        "SignatureDoesNotMatch": sent(b"x", **{"x-amz-signature": "0" * 64}),
+    }.items():
+        assert status >= 400 and f"<Code>{code}</Code>" in said, (code, status, said)
+    status, said = sent(b"x", **{"Content-Type": "image/png"})
+    assert status == 403 and "Invalid according to Policy" in said, (status, said)
+    step("forms")
+
+
 def nothing_configured(s3):
     refused(
         "ServerSideEncryptionConfigurationNotFoundError", s3.get_bucket_encryption, Bucket=BUCKET
@@ -230,6 +278,7 @@ def main():
     cors(s3)
     locks(s3)
     lifecycle(s3)
+    forms(s3)
     nothing_configured(s3)
     page = s3.list_object_versions(Bucket=BUCKET)
     left = [

@@ -142,6 +142,11 @@ impl Signer {
         ))
     }
 
+    /// The signature of a POST policy, as it stands in its form.
+    pub fn policy_signature(&self, policy: &str) -> String {
+        self.string_signature(policy)
+    }
+
     fn signature(&self, canonical: &str) -> String {
         self.string_signature(&format!(
             "AWS4-HMAC-SHA256\n{}\n{}\n{}",

@@ -16,6 +16,10 @@ mod buckets;
 mod cutoff;
 #[path = "tenants/fairness.rs"]
 mod fairness;
+#[path = "tenants/form_attacks.rs"]
+mod form_attacks;
+#[path = "tenants/forms.rs"]
+mod forms;
 #[path = "tenants/idp.rs"]
 mod idp;
 #[path = "tenants/limits.rs"]

@@ -1,4 +1,5 @@
-//! Signing of requests by AWS Signature Version 4, the client's side.
+//! Signing of requests by AWS Signature Version 4, the client's side; and the signatures of POST
+//! policies, which the protocol layer does not verify.
 //!
 //! Time is passed in and the transport is somebody else's: a [`Signer`] turns a request's
 //! head into a signed one. The canonical forms are those of the `s3s-sigv4` crate, the same
@@ -9,6 +10,7 @@
 
 mod canonical;
 mod header;
+mod post;
 mod presign;
 
 use std::fmt;
@@ -22,6 +24,7 @@ use zeroize::Zeroizing;
 use crate::credential::{AccessKeyId, SecretKey};
 
 pub use header::Payload;
+pub use post::{PostScope, is_signature_of_policy};
 pub use presign::PRESIGN_EXPIRY_MAX;
 
 /// Signs requests of one access key for one region and service.

@@ -8,6 +8,7 @@ use http::header::AUTHORIZATION;
 use http::{Method, Request, Response, StatusCode};
 use keyway_auth::CredentialStore;
 use s3s::Body;
+use zeroize::Zeroizing;
 
 use super::access::session_token;
 use super::errors::Failure;
@@ -31,6 +32,8 @@ pub(super) struct Strangers {
 /// What is kept of a request until it is answered.
 pub(super) struct Claim {
     access_key: Option<String>,
+    /// The session token of a form; others have theirs in their headers.
+    token: Option<Zeroizing<String>>,
     /// Whether there is a claim at all.
     made: bool,
     head_only: bool,
@@ -52,7 +55,16 @@ impl Claim {
         let remote = info.as_ref().map(|info| info.remote().to_string());
         let request_id = Some(id.to_string());
         let head_only = request.method() == Method::HEAD;
-        Self { access_key, made, head_only, info, request: audit::Request { request_id, remote } }
+        let request = audit::Request { request_id, remote };
+        Self { access_key, token: None, made, head_only, info, request }
+    }
+
+    /// Takes the claim from a form's fields.
+    pub(super) fn is_of_form(&mut self, access_key: Option<&str>, token: Option<&str>) {
+        let access_key = access_key.map(|key| key.chars().take(ACCESS_KEY_CHARS_MAX).collect());
+        self.made = access_key.is_some();
+        self.access_key = access_key;
+        self.token = token.map(|token| Zeroizing::new(token.to_owned()));
     }
 
     /// Whence it comes; none where no server told.
@@ -68,7 +80,9 @@ impl Claim {
             let token = session_token(request.headers(), request.uri().query().unwrap_or_default());
             let named = self.access_key.as_ref().zip(token.ok());
             named.is_some_and(|(key, token)| {
-                strangers.credentials.principal(key, token.as_deref()).is_ok()
+                let of_form = self.token.as_ref().map(|token| token.as_str());
+                let token = of_form.or(token.as_deref());
+                strangers.credentials.principal(key, token).is_ok()
             })
         };
         strangers.limiter.may_try(&attempt, is_key).err().map(Failure::Penalised)

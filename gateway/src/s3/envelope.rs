@@ -17,10 +17,11 @@ use super::checksums::Declared;
 use super::claim::{Claim, Strangers};
 use super::cors::{self, Cors};
 use super::errors::{self, Failure};
+use super::form;
 use super::host::BaseDomains;
 use super::rdma::Lent;
 use super::service::RequestId;
-use super::{framing, signed, sts};
+use super::{Core, framing, signed, sts};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -39,6 +40,7 @@ pub(super) struct Surroundings {
     pub(super) xml_max_bytes: usize,
     pub(super) cors: Cors,
     pub(super) strangers: Strangers,
+    pub(super) forms: Arc<Core>,
 }
 
 /// Answers one request.
@@ -57,8 +59,15 @@ pub(super) async fn call(
     };
     let head_only = request.method() == Method::HEAD;
     let told = surroundings.cors.told(&request).await;
+    let form = match form::is_meant(&request, &surroundings.domains) {
+        true => Some(form::open(&mut request, &surroundings.domains).await),
+        false => None,
+    };
     let lent = Lent::begin(&mut request);
-    let claim = Claim::of(&request, &id);
+    let mut claim = Claim::of(&request, &id);
+    if let Some(Ok(form)) = &form {
+        claim.is_of_form(form.access_key(), form.token());
+    }
     let is_sts = sts::is_meant(request.method(), request.uri(), request.headers());
     let unverified = claim.refuse(&request, &surroundings.strangers);
     let unverified = unverified.map(|failure| failure.answer(&id));
@@ -68,7 +77,13 @@ pub(super) async fn call(
             Ok(response) => response,
             Err(failure) => refused(failure.answer(&id)),
         },
-        None => pass(inner, request, &id, surroundings).await,
+        None => match form {
+            None => pass(inner, request, &id, surroundings).await,
+            Some(form) => match form.and_then(|form| form.into_put(request, &surroundings.forms)) {
+                Ok((put, answer)) => answer.tell(pass(inner, put, &id, surroundings).await),
+                Err(failure) => refused(failure.answer(&id)),
+            },
+        },
     };
     if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
         // The cause is logged where it is known, under the same id; some of the protocol

@@ -238,6 +238,11 @@ fn transfer(cause: &TransferError) -> S3Error {
     }
 }
 
+/// A body of more bytes than it may have.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is larger than it may be")]
+pub(super) struct EntityTooLarge;
+
 /// The code for a request body that broke. Whatever is not recognised came from the
 /// connection: the client did not send what it announced.
 pub(super) fn body_failure(cause: &(dyn std::error::Error + 'static)) -> S3Error {
@@ -255,7 +260,7 @@ pub(super) fn body_failure(cause: &(dyn std::error::Error + 'static)) -> S3Error
                 UploadStreamError::Underlying(_) => {}
                 other => return S3Error::new(other.to_s3_error_code()),
             }
-        } else if error.is::<BodySizeLimitExceeded>() {
+        } else if error.is::<BodySizeLimitExceeded>() || error.is::<EntityTooLarge>() {
             return S3Error::new(S3ErrorCode::EntityTooLarge);
         } else if let Some(io) = error.downcast_ref::<std::io::Error>()
             && io.kind() == std::io::ErrorKind::TimedOut

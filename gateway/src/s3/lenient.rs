@@ -63,6 +63,7 @@ impl S3Route for LenientReads {
             uri: &request.uri,
             headers: &request.headers,
             info: info.as_ref(),
+            form: None,
         };
         let head = request.method == Method::HEAD;
         let operation = if head { "HeadObject" } else { "GetObject" };

@@ -10,7 +10,7 @@
 //! | bucket from host or path, signature, who asks and whether they may | `host`, `access` |
 //! | the operation | `operations` → `buckets`, `configuration`, `acl`, `get`, `put`, `copy`, `delete`, `list`, `versions`, `tagging`, `lock`, `lifecycle`, `attributes`, `multipart`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
-//! | pages of other origins | `cors` |
+//! | pages of other origins, and what they upload by forms | `cors`, `form` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
 //! | writes answered from memory, and the wait for them | `durability` |
 //! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch`, `gather` |
@@ -36,6 +36,7 @@ mod durability;
 mod envelope;
 mod errors;
 mod etag;
+mod form;
 mod framing;
 mod gather;
 mod get;

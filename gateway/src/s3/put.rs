@@ -9,6 +9,7 @@ use super::access::caller;
 use super::checksums::{Declared, Told};
 use super::conditions::write_condition;
 use super::errors::Failure;
+use super::form;
 use super::headers::{self, object_headers};
 use super::{Core, durability, etag, lock, rdma, resolve, store};
 
@@ -26,28 +27,40 @@ pub(super) async fn put_object(
     let declared = Declared::from_headers(&request.headers)?;
     let asked = durability::asked(&request.headers)?;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-    let length = match &offered {
-        Some(offered) => offered.length(),
-        None => store::announced_length(core, input.content_length)?,
+    let form = request.extensions.get::<form::Signed>().map(|form| form.size);
+    // Of a form's file that is the least.
+    let announced = match (&offered, form) {
+        (Some(offered), _) => offered.length(),
+        (None, Some(form)) => form.at_least(core)?,
+        (None, None) => store::announced_length(core, input.content_length)?,
     };
     let mut object_headers = object_headers!(core, input)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
-    core.catalog.has_room(&bucket, &key, length).await?;
+    core.catalog.has_room(&bucket, &key, announced).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
-    let durability = durability::of_body(&bucket, asked, length);
+    let durability = durability::of_body(&bucket, asked, announced);
     let digests = etag::digests(policy).union(declared.digests());
-    let (stored, moved) = match &offered {
-        Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
-        None => {
+    let tenant = caller.account();
+    let (stored, moved, length) = match (&offered, form) {
+        (Some(offered), _) => {
+            let stored = rdma::store(core, caller, offered, digests, durability).await?;
+            (stored.0, stored.1, announced)
+        }
+        (None, Some(size)) => {
+            let (body, pace) = (input.body.take(), caller.usage.pace());
+            let (stored, length) = form::store(core, tenant, size, digests, body, &pace).await?;
+            (stored, None, length)
+        }
+        (None, None) => {
+            let length = announced;
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
-            let tenant = caller.account();
             let stored = store::store(core, tenant, length, digests, durability, body).await?;
             drop(room);
-            (stored, None)
+            (stored, None, length)
         }
     };
     if let Err(failure) = declared.verify(&stored.digests, request.trailing_headers.as_ref()) {

@@ -118,6 +118,7 @@ impl ControlRoute {
             uri: &request.uri,
             headers: &request.headers,
             info: info.as_ref(),
+            form: None,
         };
         let admitted = self.gate.admit_to_control(&seen, &mut request.extensions);
         admitted.map_err(|failure| failure.answer(&id_of(&request.extensions)))

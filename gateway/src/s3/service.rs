@@ -91,10 +91,11 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
     };
     builder.set_auth(Secrets(state.credentials));
     builder.set_access(gate.clone());
+    let forms = Arc::clone(&core);
     let lenient = LenientReads { core, gate, domains: domains.clone() };
     builder.set_route(Routes { control, sts, lenient });
     builder.set_host(domains.clone());
-    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, strangers };
+    let surroundings = Surroundings { domains, xml_max_bytes: limits.xml, cors, strangers, forms };
     Ok(S3HttpService { inner: builder.build(), surroundings, direct_counts })
 }
 
@@ -133,7 +134,7 @@ fn protocol(config: &S3Config, limits: &Limits) -> ProtocolConfig {
     // Which of them a request must be signed for is decided before (`signed`) and where it is
     // answered.
     protocol.sig_v4_allowed_services = vec![signed::S3.to_owned(), signed::STS.to_owned()];
-    // Forms post objects past our checks; they come with their own operation or not at all.
+    // Forms are read before (`form`); what the protocol layer takes for one is none.
     protocol.allow_post_signature = false;
     protocol
 }

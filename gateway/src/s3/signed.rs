@@ -3,6 +3,9 @@
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use percent_encoding::percent_decode_str;
 use s3s::{S3Error, S3ErrorCode};
 
@@ -75,7 +78,7 @@ fn refuse_authorization(text: &str, service: &str) -> Option<S3Error> {
 }
 
 /// What is wrong with a credential's scope: `id/yyyymmdd/region/service/aws4_request`.
-fn scope_error(credential: &str, expected: &str) -> Option<String> {
+pub(super) fn scope_error(credential: &str, expected: &str) -> Option<String> {
     // From the right: an id may have slashes.
     let mut parts = credential.rsplitn(5, '/');
     let (Some(terminal), Some(service), Some(_region), Some(date), Some(_id)) =
@@ -128,6 +131,12 @@ fn refuse_payload(headers: &HeaderMap) -> Option<S3Error> {
          STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER, or a \
          valid sha256 value.",
     ))
+}
+
+/// When a signature was made, by its date: `20260102T030405Z`.
+pub(super) fn made_at(text: &str) -> Option<Timestamp> {
+    let time = DateTime::strptime("%Y%m%dT%H%M%SZ", text).ok()?;
+    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
 /// The access key that a request names as its own.
@@ -189,6 +198,13 @@ mod tests {
 
     fn headers(authorization: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(authorization))])
+    }
+
+    #[test]
+    fn signatures_have_an_age() {
+        let at = made_at("20260102T030405Z").expect("a time");
+        assert_eq!(at.to_string(), "2026-01-02T03:04:05Z");
+        assert!(made_at("2026-01-02").is_none());
     }
 
     #[test]

@@ -23,12 +23,13 @@ use super::body::Intake;
 use super::errors::Failure;
 
 /// Stored bytes: as durable as they say, and invisible until the catalog names them.
+#[derive(Default)]
 pub(super) struct Stored {
     /// What they survive.
     pub(super) durability: Durability,
     /// The digests that were asked for.
     pub(super) digests: Digests,
-    chunks: Option<Chunks>,
+    chunks: Vec<Chunks>,
     extents: Vec<Extent>,
 }
 
@@ -49,7 +50,7 @@ impl Stored {
         let ids = chunks.iter().map(|chunk| chunk.id).collect();
         let id = node.id();
         let extents = chunks.into_iter().map(|chunk| Extent { chunk, node: id }).collect();
-        Self { durability, digests, chunks: Some(Chunks { node, ids }), extents }
+        Self { durability, digests, chunks: vec![Chunks { node, ids }], extents }
     }
 
     /// Where the bytes are.
@@ -57,15 +58,22 @@ impl Stored {
         self.extents.clone()
     }
 
+    /// Puts what follows these bytes behind them; the digests are the caller's to know.
+    pub(super) fn append(&mut self, mut next: Self) {
+        self.durability = self.durability.min(next.durability);
+        self.chunks.append(&mut next.chunks);
+        self.extents.append(&mut next.extents);
+    }
+
     /// Leaves the chunks to the catalog. Call it before the commit: once that has begun, its
     /// outcome may be unknown, and the sweeper alone may judge.
     pub(super) fn keep(mut self) -> Kept {
-        Kept(self.chunks.take())
+        Kept(std::mem::take(&mut self.chunks))
     }
 
     /// Gives the chunks up at once.
     pub(super) async fn release(mut self) {
-        if let Some(chunks) = self.chunks.take() {
+        for chunks in std::mem::take(&mut self.chunks) {
             chunks.release().await;
         }
     }
@@ -74,15 +82,16 @@ impl Stored {
 impl Drop for Stored {
     /// The request was cancelled between the node's receipt and the commit.
     fn drop(&mut self) {
-        let Some(chunks) = self.chunks.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { chunks.release().await });
+        for chunks in std::mem::take(&mut self.chunks) {
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move { chunks.release().await });
+            }
         }
     }
 }
 
 /// Chunks that the catalog was asked to own.
-pub(super) struct Kept(Option<Chunks>);
+pub(super) struct Kept(Vec<Chunks>);
 
 impl Kept {
     /// The catalog's answer: chunks that it certainly did not take are given up.
@@ -98,8 +107,10 @@ impl Kept {
         // An engine's failure may have come after the commit: the sweeper will ask.
         let unknown = matches!(&failure, CatalogError::Store(cause)
             if !matches!(cause, MetaError::Conflict | MetaError::Full));
-        if let (Some(chunks), false) = (self.0, unknown) {
-            chunks.release().await;
+        if !unknown {
+            for chunks in self.0 {
+                chunks.release().await;
+            }
         }
         Err(failure.into())
     }
@@ -132,7 +143,7 @@ pub(super) async fn store(
         body.finish_empty().await?;
         let digests = MultiHasher::new(digests).finish();
         let durability = Durability::Disk;
-        return Ok(Stored { durability, digests, chunks: None, extents: Vec::new() });
+        return Ok(Stored { durability, digests, chunks: Vec::new(), extents: Vec::new() });
     }
     store_stream(core, tenant, length, digests, durability, body.into_body()).await
 }

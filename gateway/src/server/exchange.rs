@@ -41,7 +41,7 @@ const DRAIN_BYTES_MAX: u64 = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Operations told by name, sorted: names come with requests, attributes must be few.
-const OPERATIONS: [&str; 26] = [
+const OPERATIONS: [&str; 27] = [
     "AbortMultipartUpload",
     "Administer",
     "CloseSession",
@@ -64,6 +64,7 @@ const OPERATIONS: [&str; 26] = [
     "ListParts",
     "ListRails",
     "OpenSession",
+    "PostObject",
     "PutObject",
     "Sts",
     "UploadPart",

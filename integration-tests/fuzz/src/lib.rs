@@ -1,5 +1,7 @@
 //! What the fuzz targets share: a gateway in this process, and requests to it.
 
+#[path = "../../src/form.rs"]
+pub mod form;
 #[path = "../../src/sigv4.rs"]
 pub mod sigv4;
 #[path = "../../src/wire.rs"]

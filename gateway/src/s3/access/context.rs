@@ -3,8 +3,6 @@
 use http::header::{AUTHORIZATION, IF_MATCH, IF_NONE_MATCH, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, Method};
 use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use keyway_auth::policy::{Context, Key, TagKey, Value};
 use percent_encoding::percent_decode_str;
 
@@ -14,6 +12,7 @@ use super::query::parameter;
 use super::request::{Request, header};
 use crate::config::TlsVersion;
 use crate::s3::errors::Failure;
+use crate::s3::signed::made_at;
 
 /// Headers that are values as they are.
 const HEADERS: [(Key, HeaderName); 15] = [
@@ -93,26 +92,24 @@ pub(super) fn add_surroundings(caller: &mut Caller, seen: &Seen<'_>, region: &st
 
 fn add_signature(context: &mut Context<'static>, seen: &Seen<'_>, now: Timestamp) {
     let by_header = seen.headers.contains_key(AUTHORIZATION);
-    context
-        .set(Key::AuthType, if by_header { "REST-HEADER" } else { "REST-QUERY-STRING" })
-        .set(Key::SignatureVersion, "AWS4-HMAC-SHA256");
+    let by = match seen.form {
+        Some(_) => "POST",
+        None if by_header => "REST-HEADER",
+        None => "REST-QUERY-STRING",
+    };
+    context.set(Key::AuthType, by).set(Key::SignatureVersion, "AWS4-HMAC-SHA256");
     let in_query = || parameter(seen.uri.query().unwrap_or_default(), "X-Amz-Date").ok().flatten();
     let in_header = || seen.headers.get(DATE).and_then(|value| value.to_str().ok());
-    let made = match in_header() {
-        Some(text) if by_header => signed_at(text),
-        _ => in_query().and_then(|text| signed_at(&text)),
+    let made = match (seen.form, in_header()) {
+        (Some(form), _) => form.date.as_deref().and_then(made_at),
+        (None, Some(text)) if by_header => made_at(text),
+        _ => in_query().and_then(|text| made_at(&text)),
     };
     if let Some(made) = made {
         let age = now.as_millisecond().saturating_sub(made.as_millisecond()).max(0);
         #[expect(clippy::cast_precision_loss, reason = "a week has 6e8 ms")]
         context.set(Key::SignatureAge, age as f64);
     }
-}
-
-/// `20260102T030405Z`.
-fn signed_at(text: &str) -> Option<Timestamp> {
-    let time = DateTime::strptime("%Y%m%dT%H%M%SZ", text).ok()?;
-    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
 /// The same, and what the request says of what it wants.
@@ -197,16 +194,4 @@ fn add_tags(context: &mut Context<'static>, headers: &HeaderMap) -> Result<(), F
     }
     context.set_all(Key::RequestObjectTagKeys, names);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signatures_have_an_age() {
-        let at = signed_at("20260102T030405Z").expect("a time");
-        assert_eq!(at.to_string(), "2026-01-02T03:04:05Z");
-        assert!(signed_at("2026-01-02").is_none());
-    }
 }

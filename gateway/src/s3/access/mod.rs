@@ -44,6 +44,7 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::errors::Failure;
+use super::form::Signed;
 use super::signed::SignedNames;
 use super::{Core, resolve};
 use crate::audit;
@@ -83,6 +84,8 @@ pub(super) struct Seen<'a> {
     pub(super) uri: &'a Uri,
     pub(super) headers: &'a HeaderMap,
     pub(super) info: Option<&'a RequestInfo>,
+    /// The form that the request stands for.
+    pub(super) form: Option<&'a Signed>,
 }
 
 /// Lets in who may do what they ask for, with their [`Caller`] in the request's extensions.
@@ -163,7 +166,10 @@ impl Gate {
 
     /// Who asks.
     fn caller(&self, seen: &Seen<'_>) -> Result<Caller, Failure> {
-        let token = session_token(seen.headers, seen.uri.query().unwrap_or_default())?;
+        let token = match seen.form {
+            Some(form) => form.token().map(Cow::Borrowed),
+            None => session_token(seen.headers, seen.uri.query().unwrap_or_default())?,
+        };
         let principal = match seen.credentials {
             // A token without a signature says nothing, and whoever sends one means something.
             None if token.is_some() => return Err(unauthenticated(Unauthenticated::InvalidToken)),
@@ -208,7 +214,8 @@ impl Gate {
     ) -> Result<Principal, Failure> {
         let principal = self.core.credentials.principal(&credentials.access_key, token);
         let principal = principal.map_err(unauthenticated)?;
-        if !covers_what_it_must(seen.headers, seen.uri) {
+        // A form's policy covers all of its fields, and they are all that there is.
+        if seen.form.is_none() && !covers_what_it_must(seen.headers, seen.uri) {
             return Err(Failure::refuse(
                 S3ErrorCode::AccessDenied,
                 "There were headers present in the request which were not signed",
@@ -225,12 +232,17 @@ impl S3Access for Gate {
         let info = cx.extensions_mut().get::<RequestInfo>().cloned();
         let id = cx.extensions_mut().get::<super::RequestId>().cloned();
         let mut left = Extensions::new();
+        let form = cx.extensions_mut().get::<Signed>().cloned();
         let seen = Seen {
-            credentials: cx.credentials(),
+            credentials: match &form {
+                Some(form) => form.credentials.as_ref(),
+                None => cx.credentials(),
+            },
             method: cx.method(),
             uri: cx.uri(),
             headers: cx.headers(),
             info: info.as_ref(),
+            form: form.as_ref(),
         };
         // One that the table does not have is one that no policy can speak of.
         let operation = Operation::find(cx.s3_op().name()).map_or("other", Operation::name);

@@ -178,6 +178,7 @@ mod tests {
             uri: &uri,
             headers: &headers,
             info: None,
+            form: None,
         };
         Request::of(operation, &S3Path::object("bucket", "key"), &seen)
     }

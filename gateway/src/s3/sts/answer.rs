@@ -231,7 +231,8 @@ pub(in crate::s3) fn translated(mut response: Response<Body>, id: &RequestId) ->
     response
 }
 
-fn escaped(text: &str) -> Cow<'_, str> {
+/// Text as XML has it.
+pub(in crate::s3) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(['<', '>', '&', '"', '\'']) && !text.chars().any(char::is_control) {
         return text.into();
     }

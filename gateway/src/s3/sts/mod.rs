@@ -40,7 +40,7 @@ use crate::server::RequestInfo;
 use answer::StsError;
 use form::{Asked, AssumeRole, Call};
 
-pub(super) use answer::translated;
+pub(super) use answer::{escaped, translated};
 
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 /// Largest form: a policy of the most characters, all of them escaped, and a token.
@@ -115,6 +115,7 @@ impl StsRoute {
             uri: &request.uri,
             headers: &request.headers,
             info: info.as_ref(),
+            form: None,
         };
         if !signed {
             // Whether it brings a token, the form says.
