@@ -26,6 +26,7 @@ apt_install curl=curl rclone=rclone s3cmd=s3cmd || say "rclone and s3cmd: not in
 python3 -c 'import ensurepip' 2>/dev/null || apt_install no-venv=python3-venv || true
 python_environment target/venv "$clients/requirements.txt" || say "boto3, awscli, pyarrow: not installed"
 python_environment target/venv-s3fs "$clients/requirements-s3fs.txt" || say "s3fs: not installed"
+python_environment target/venv-schema "$clients/requirements-schema.txt" || say "schemathesis: not installed"
 python_environment target/venv-keyway client-sdk/python/tests/requirements.txt ||
   say "pytest, for the Python package: not installed"
 s5cmd || say "s5cmd: not installed"

@@ -30,6 +30,8 @@ mod policies;
 mod quota;
 #[path = "tenants/roles.rs"]
 mod roles;
+#[path = "tenants/schema.rs"]
+mod schema;
 #[path = "tenants/strangers.rs"]
 mod strangers;
 #[path = "tenants/temporary.rs"]

@@ -153,7 +153,9 @@ def run(rank, world, port, client, prefix, resumed_from, tell):
             say(("saving", training.step))
             training.save(client, f"{prefix}step-{training.step}")
             say(("saved", training.step))
-    say(("end", {name: tensor.cpu() for name, tensor in training.model.state_dict().items()}))
+    # As plain bytes: a tensor in a pipe is a descriptor that goes with its process.
+    weights = training.model.state_dict().items()
+    say(("end", {name: tensor.cpu().numpy() for name, tensor in weights}))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -189,7 +191,7 @@ class Ranks:
         for process in self.processes:
             process.join(PATIENCE)
             assert process.exitcode == 0
-        return losses, told[1]
+        return losses, {name: torch.from_numpy(array) for name, array in told[1].items()}
 
     def kill(self):
         for process in self.processes:

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use keyway_proto::checksum::MultiHasher;
@@ -29,6 +29,9 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 /// The methods that S3 has operations for.
 const METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE, Method::OPTIONS];
+
+/// The same, for who has used another.
+const ALLOWED: HeaderValue = HeaderValue::from_static("GET, HEAD, PUT, POST, DELETE, OPTIONS");
 
 /// Parameters that may have control characters: the operations see to them.
 const LISTED_BY: [&str; 5] = ["prefix", "delimiter", "marker", "start-after", "key-marker"];
@@ -89,6 +92,9 @@ pub(super) async fn call(
         // The cause is logged where it is known, under the same id; some of the protocol
         // layer's are not.
         tracing::error!(request_id = %id, "answered with an internal error");
+    }
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().entry(ALLOW).or_insert(ALLOWED);
     }
     if response.status().is_client_error() {
         claim.judge(&response, &surroundings.strangers);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use keyway_auth::policy::Action;
@@ -164,7 +164,11 @@ impl ControlRoute {
             }
             Err(error) => {
                 let (status, _) = error.told();
-                S3Response::with_status(Body::from(error.document()), status)
+                let mut response = S3Response::with_status(Body::from(error.document()), status);
+                if let AdminError::MethodNotAllowed(methods) = error {
+                    response.headers.insert(ALLOW, HeaderValue::from_static(methods));
+                }
+                response
             }
         };
         let mut response = answered;

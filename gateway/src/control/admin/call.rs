@@ -1,9 +1,12 @@
 //! Calls: what a method and a path mean.
 
 use http::Method;
+use keyway_auth::Principal;
 use keyway_auth::directory::Name;
+use keyway_auth::root::check_access_key;
 use percent_encoding::percent_decode_str;
 
+use super::document::SELF;
 use super::error::AdminError;
 
 /// What the paths of the administration begin with.
@@ -90,7 +93,7 @@ impl AdminCall {
     ///
     /// # Errors
     /// [`AdminError::NoSuchEndpoint`], [`AdminError::MethodNotAllowed`], and
-    /// [`AdminError::Name`] for a name that nothing can have.
+    /// [`AdminError::Name`] and [`AdminError::Credentials`] for a name that nothing can have.
     pub fn of(method: &Method, path: &str) -> Result<Self, AdminError> {
         let rest = path.strip_prefix(PREFIX).ok_or(AdminError::NoSuchEndpoint)?;
         let parts: Result<Vec<_>, _> =
@@ -98,22 +101,30 @@ impl AdminCall {
         let parts = parts.map_err(|_| AdminError::NoSuchEndpoint)?;
         let parts: Vec<&str> = parts.iter().map(|part| &**part).collect();
         let name = |text: &str| text.parse::<Name>().map_err(AdminError::Name);
-        let tenant = |text: &str| text.to_owned();
+        let tenant = |text: &str| match text {
+            SELF | Principal::ROOT => Ok(text.to_owned()),
+            _ => name(text).map(|name| name.as_str().to_owned()),
+        };
         let target = match parts[..] {
             ["tenants"] => Target::Tenants,
-            ["tenants", of] if !of.is_empty() => Target::Tenant(tenant(of)),
-            ["tenants", of, "users"] => Target::Users(tenant(of)),
-            ["tenants", of, "users", user] => Target::User(tenant(of), name(user)?),
-            ["tenants", of, "roles"] => Target::Roles(tenant(of)),
-            ["tenants", of, "roles", role] => Target::Role(tenant(of), name(role)?),
-            ["tenants", of, "groups"] => Target::Groups(tenant(of)),
-            ["tenants", of, "groups", group] => Target::Group(tenant(of), name(group)?),
-            ["tenants", of, "policies"] => Target::Policies(tenant(of)),
-            ["tenants", of, "policies", policy] => Target::Policy(tenant(of), name(policy)?),
-            ["tenants", of, "providers"] => Target::Providers(tenant(of)),
-            ["tenants", of, "providers", provider] => Target::Provider(tenant(of), name(provider)?),
-            ["tenants", of, "keys"] => Target::Keys(tenant(of)),
-            ["tenants", of, "keys", key] => Target::Key(tenant(of), key.to_owned()),
+            ["tenants", of] if !of.is_empty() => Target::Tenant(tenant(of)?),
+            ["tenants", of, "users"] => Target::Users(tenant(of)?),
+            ["tenants", of, "users", user] => Target::User(tenant(of)?, name(user)?),
+            ["tenants", of, "roles"] => Target::Roles(tenant(of)?),
+            ["tenants", of, "roles", role] => Target::Role(tenant(of)?, name(role)?),
+            ["tenants", of, "groups"] => Target::Groups(tenant(of)?),
+            ["tenants", of, "groups", group] => Target::Group(tenant(of)?, name(group)?),
+            ["tenants", of, "policies"] => Target::Policies(tenant(of)?),
+            ["tenants", of, "policies", policy] => Target::Policy(tenant(of)?, name(policy)?),
+            ["tenants", of, "providers"] => Target::Providers(tenant(of)?),
+            ["tenants", of, "providers", provider] => {
+                Target::Provider(tenant(of)?, name(provider)?)
+            }
+            ["tenants", of, "keys"] => Target::Keys(tenant(of)?),
+            ["tenants", of, "keys", key] => {
+                check_access_key(key)?;
+                Target::Key(tenant(of)?, key.to_owned())
+            }
             _ => return Err(AdminError::NoSuchEndpoint),
         };
         let one = !matches!(
@@ -130,7 +141,8 @@ impl AdminCall {
             Method::GET => Verb::Get,
             Method::PUT if one => Verb::Put,
             Method::DELETE if one => Verb::Delete,
-            _ => return Err(AdminError::MethodNotAllowed),
+            _ if one => return Err(AdminError::MethodNotAllowed("GET, PUT, DELETE")),
+            _ => return Err(AdminError::MethodNotAllowed("GET")),
         };
         Ok(Self { verb, target })
     }

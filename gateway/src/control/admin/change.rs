@@ -71,7 +71,7 @@ impl Administration {
             }
             Target::Key(of, id) if put => self.put_key(find(of)?, id, read(document)?).await,
             Target::Key(of, id) => self.delete_key(find(of)?, id).await,
-            _ => Err(AdminError::MethodNotAllowed),
+            _ => Err(AdminError::MethodNotAllowed("GET")),
         }
     }
 

@@ -19,9 +19,9 @@ pub enum AdminError {
     /// No endpoint has this path.
     #[error("this server has no administration endpoint of that name")]
     NoSuchEndpoint,
-    /// The endpoint has no such method.
-    #[error("the endpoint has no such method")]
-    MethodNotAllowed,
+    /// The endpoint has no such method, but these.
+    #[error("the endpoint has no such method, but {0}")]
+    MethodNotAllowed(&'static str),
     /// The caller does not reach it, whether it is there or not.
     #[error("Access Denied")]
     Denied,
@@ -76,7 +76,7 @@ impl AdminError {
     pub fn told(&self) -> (StatusCode, &'static str) {
         match self {
             Self::NoSuchEndpoint => (StatusCode::NOT_FOUND, "NoSuchEndpoint"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
+            Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::Denied => (StatusCode::FORBIDDEN, "AccessDenied"),
             Self::Malformed(_) => (StatusCode::BAD_REQUEST, "MalformedJSON"),
             Self::Issuer(_) => (StatusCode::BAD_REQUEST, "InvalidIssuer"),

@@ -96,7 +96,30 @@ fn schemas() -> Value {
         .schema_from::<UserSettings>()
         .schema_from::<Users>()
         .build();
-    serde_json::to_value(components.schemas).expect("schemas have a JSON form")
+    let mut schemas = serde_json::to_value(components.schemas).expect("schemas have a JSON form");
+    flatten(&mut schemas);
+    schemas
+}
+
+/// Documents that have settings among their fields are told as one object. As a combination of
+/// two they would be none: settings take no other fields.
+fn flatten(schemas: &mut Value) {
+    let all = schemas.clone();
+    for schema in schemas.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let Some(parts) = schema.get_mut("allOf").map(Value::take) else { continue };
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        for part in parts.as_array().into_iter().flatten() {
+            let name = part["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+            let part = name.map_or(part, |name| &all[name]);
+            properties.extend(part["properties"].as_object().cloned().unwrap_or_default());
+            required.extend(part["required"].as_array().cloned().unwrap_or_default());
+        }
+        let whole = schema.as_object_mut().expect("a schema is an object");
+        whole.remove("allOf");
+        whole.insert("type".to_owned(), "object".into());
+        whole.insert("properties".to_owned(), properties.into());
+        whole.insert("required".to_owned(), required.into());
+    }
 }
 
 fn parameters(route: &str) -> Value {
@@ -105,14 +128,20 @@ fn parameters(route: &str) -> Value {
         let description = match name {
             "tenant" => "The tenant's name or its twelve digits; self for the caller's own.",
             "key" => "The access key's id: 3 to 128 letters, digits and -_.",
-            _ => "1 to 64 letters, digits and _+=,.@-",
+            _ => "1 to 64 letters, digits and _+=,.@-, not dots alone, neither root nor self",
+        };
+        // What `Name` and `check_access_key` take.
+        let pattern = match name {
+            "tenant" => r"^(?!\.+$)[A-Za-z0-9_+=,.@-]{1,64}$",
+            "key" => r"^[A-Za-z0-9_.-]{3,128}$",
+            _ => r"^(?!\.+$|root$|self$)[A-Za-z0-9_+=,.@-]{1,64}$",
         };
         json!({
             "name": name,
             "in": "path",
             "required": true,
             "description": description,
-            "schema": { "type": "string", "minLength": 1, "maxLength": 128 },
+            "schema": { "type": "string", "pattern": pattern },
         })
     };
     names.map(one).collect()
@@ -129,7 +158,9 @@ fn operation(route: &str, verb: Verb) -> (&'static str, Value) {
     };
     let told =
         |text: &str, schema: &str| json!({ "description": text, "content": content(schema) });
-    let refused = told("Not done; nothing was changed.", "ErrorDocument");
+    let mut refused = told("Not done; nothing was changed.", "ErrorDocument");
+    // What fails before the endpoint is reached.
+    refused["content"]["application/xml"] = json!({});
     let (method, action, mut operation) = match verb {
         Verb::Get => {
             let answer = told("It is so.", if is_one { one } else { many });
