@@ -247,6 +247,40 @@ async fn what_is_given_up_on_its_way_to_a_gpu_comes_back() -> Result<()> {
     Ok(())
 }
 
+/// A range that is longer than a bounce buffer is read in pieces. What cannot be is refused: no other
+/// path is taken for one that is required.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_runs_keep_to_the_hosts_memory() -> Result<()> {
+    let Some(gpu) = gpu("long_runs_keep_to_the_hosts_memory") else { return Ok(()) };
+    let server = Server::start()?;
+    let client = local(&server, TransferPath::IpcHost).put_part_bytes(1 << 30).build()?;
+    client.create_bucket("long").await?;
+    let content = payload(3, 80 * MIB + 5);
+    client.put_object("long", "object").body(shared(&content)?.slice(..)?).send().await?;
+    let mut memory = DeviceBuffer::alloc(&gpu, content.len())?;
+    let read = || client.get_object("long", "object").part_bytes(1 << 30);
+    // One request for an object whose length is not known.
+    let unknown = read().into(memory.slice_mut(..)?).await.map_err(|failed| failed.error);
+    ensure!(
+        matches!(unknown, Err(ClientError::PathUnavailable { reason: Fallback::TooLarge, .. })),
+        "{unknown:?}"
+    );
+    drop(unknown);
+    let range = ByteRange::whole(content.len() as u64);
+    let got = read().range(range).into(memory.slice_mut(..)?).await?;
+    ensure!(got.path == TransferPath::IpcHost && got.fallbacks.is_empty(), "by {}", got.path);
+    drop(got);
+    let mut found = vec![1; content.len()];
+    memory.read(0, &mut found)?;
+    ensure!(found == content, "other bytes");
+    let put = client.put_object("long", "back").body(memory.slice(..)?).send().await;
+    ensure!(
+        matches!(put, Err(ClientError::PathUnavailable { reason: Fallback::TooLarge, .. })),
+        "{put:?}"
+    );
+    Ok(())
+}
+
 /// A server that dies amid transfers costs no byte: the next one serves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_is_found_again() -> Result<()> {

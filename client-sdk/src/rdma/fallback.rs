@@ -51,8 +51,8 @@ pub enum Fallback {
     /// Transfers by RDMA failed.
     #[error("transfers by RDMA failed")]
     Failed,
-    /// One window does not hold so many bytes.
-    #[error("more bytes than one window holds")]
+    /// One window, or one bounce buffer of a GPU's, does not hold so many bytes.
+    #[error("more bytes than one window or bounce buffer holds")]
     TooLarge,
     /// No node of this host takes local clients.
     #[error("no node of this host takes local clients")]

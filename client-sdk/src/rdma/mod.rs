@@ -197,7 +197,11 @@ impl Rdma {
         bytes: u64,
         reach: Reach,
     ) -> Result<Ticket, Fallback> {
-        if bytes > WINDOW_BYTES_MAX {
+        // What ends in the host's memory comes here from there, but for what no bounce buffer holds.
+        let ends_in_host =
+            [TransferPath::VerbsHost, TransferPath::IpcHost].map(PathPolicy::Require);
+        let unstaged = reach.gpu.is_some() && ends_in_host.contains(&self.policy);
+        if bytes > WINDOW_BYTES_MAX || unstaged {
             return Err(Fallback::TooLarge);
         }
         let (local, verbs) = match self.policy {

@@ -7,14 +7,18 @@
 //! over the host's memory; parts run side by side, so that one's copy goes on beside another's
 //! transfer. The caller's stream is waited for before the copy, not before the transfer.
 
+use futures::future::BoxFuture;
 use keyway_fabric::memory::DeviceSliceMut;
-use keyway_proto::ByteRange;
+use keyway_proto::{ByteRange, ChecksumKind};
 
-use super::Failed;
 use super::fetch::{Fetch, Fetched};
+use super::{Failed, parts};
 use crate::error::ClientError;
 use crate::rdma::{Reach, Target as _};
-use crate::staging::{BOUNCE_BYTES_MAX, Bounce};
+use crate::staging::{BOUNCE_BYTES_MAX, Bounce, COPIES_MAX};
+
+/// What a longer run is cut into.
+const PIECE_BYTES: u64 = 16 << 20;
 
 /// Fills the front of `target`, by the host's memory where that is the way.
 ///
@@ -28,12 +32,27 @@ pub(super) async fn fetch(
     let bytes = fetch.range.map_or(room, ByteRange::length).min(room);
     let rdma = fetch.client.rdma();
     let reach = Reach::of(&target);
-    let fits = bytes <= BOUNCE_BYTES_MAX as u64;
-    if !fits || !Box::pin(rdma.stages(bytes, &reach)).await {
+    if !Box::pin(rdma.stages(bytes, &reach)).await {
         return fetch.run(target).await;
+    }
+    if bytes > BOUNCE_BYTES_MAX as u64 {
+        return match fetch.range.filter(|_| fetch.hash.is_none_or(ChecksumKind::combines)) {
+            Some(range) => in_pieces(fetch, range, target).await,
+            // What has no known length, or is hashed in order, is one run.
+            None => fetch.run(target).await,
+        };
     }
     // Apart, for it is large, and other ways have no use for it.
     Box::pin(staged(fetch, target, bytes as usize)).await
+}
+
+/// In parts, of which each has a bounce buffer.
+fn in_pieces(
+    fetch: Fetch,
+    range: ByteRange,
+    target: DeviceSliceMut,
+) -> BoxFuture<'static, Result<Fetched<DeviceSliceMut>, Failed<DeviceSliceMut>>> {
+    Box::pin(parts::fetch(fetch, range, target, PIECE_BYTES, COPIES_MAX))
 }
 
 async fn staged(
