@@ -49,3 +49,20 @@ async fn only_checksums_that_combine_are_had() {
     let foreign = queue.digest(ChecksumKind::Crc32c, address, 100, Arc::new(())).await;
     assert!(matches!(foreign, Err(GpuError::NotDeviceMemory)), "{foreign:?}");
 }
+
+/// What was written is there for the GPU's other work, which knows nothing of that write.
+#[tokio::test]
+async fn written_bytes_are_there_at_once() {
+    let Some(gpu) = gpu() else { return };
+    let queue = CopyQueue::open(&gpu).unwrap();
+    let kind = ChecksumKind::Crc64Nvme;
+    let mut device = DeviceBuffer::alloc(&gpu, 64 << 10).unwrap();
+    for turn in 0..500 {
+        let bytes = noise(device.len(), turn);
+        device.write(0, &bytes).unwrap();
+        let slice = device.slice(..).unwrap();
+        let (address, length) = (slice.address(), bytes.len() as u64);
+        let found = queue.digest(kind, address, length, Arc::new(slice)).await.unwrap();
+        assert_eq!(found, Checksum::of(kind, &bytes), "turn {turn}");
+    }
+}

@@ -160,8 +160,13 @@ impl DeviceBuffer {
         }
         let _current = memory.gpu.enter()?;
         let from = (from.as_ptr().cast::<c_void>(), from.len());
-        // SAFETY: as in `read`.
-        unsafe { memory.gpu.cuda().memcpy_to_device(to, from.0, from.1) }?;
+        let cuda = memory.gpu.cuda();
+        // SAFETY: as in `read`. Of memory that is not pinned the copy returns when the driver has
+        // the bytes, not when the GPU has: other streams and processes would be overtaken by them.
+        unsafe {
+            cuda.memcpy_to_device(to, from.0, from.1)?;
+            cuda.stream_synchronize(std::ptr::null_mut())?;
+        }
         Ok(())
     }
 }
