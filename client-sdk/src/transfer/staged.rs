@@ -5,7 +5,8 @@
 //! there. The transfer is one into host memory in every respect, its key and checksum included.
 //! It costs the bus what an adapter that writes into the GPU would have cost it, and one pass
 //! over the host's memory; parts run side by side, so that one's copy goes on beside another's
-//! transfer. The caller's stream is waited for before the copy, not before the transfer.
+//! transfer. The caller's stream is waited for before a bounce buffer is: who held buffers until its
+//! turn would keep them from those whose turns come before it.
 
 use futures::future::BoxFuture;
 use keyway_fabric::memory::DeviceSliceMut;
@@ -61,6 +62,12 @@ async fn staged(
     bytes: usize,
 ) -> Result<Fetched<DeviceSliceMut>, Failed<DeviceSliceMut>> {
     let (turn, stop) = (fetch.turn.take(), fetch.stop.clone());
+    if let Some(turn) = &turn {
+        let begun = async { Ok(turn.begun().await?) };
+        if let Err(error) = stop.or(begun).await {
+            return Err(Failed { error, target });
+        }
+    }
     let mut bounce = match stop.or(bounce(&fetch, &target, bytes)).await {
         Ok(bounce) => bounce,
         Err(error) => return Err(Failed { error, target }),
@@ -69,12 +76,6 @@ async fn staged(
         Ok(fetched) => fetched,
         Err(Failed { error, .. }) => return Err(Failed { error, target }),
     };
-    if let Some(turn) = &turn {
-        let begun = async { Ok(turn.begun().await?) };
-        if let Err(error) = stop.or(begun).await {
-            return Err(Failed { error, target });
-        }
-    }
     let Fetched { target: memory, bytes, info, checksum, retries, travelled } = fetched;
     let landed = memory.freeze().part(0..bytes as usize);
     let (target, copied) = bounce.copy_in(landed, target, turn).await;

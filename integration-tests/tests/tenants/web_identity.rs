@@ -1,9 +1,6 @@
 //! Web identities: roles for whom an issuer vouches, and for nobody else.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
-use keyway_integration_tests::server::binary;
 use keyway_integration_tests::skip::skipped;
 use keyway_integration_tests::wire::{Request, element};
 use serde_json::{Value, json};
@@ -196,18 +193,7 @@ fn the_commands_make_providers_behind_tls() -> Result<()> {
     let token = key.token(&idp.claims("project:a"))?;
     scene.no(&token, "IDPCommunicationError")?;
     let root = world.server.credentials();
-    let run = |arguments: &[&str]| -> Result<Value> {
-        let output = Command::new(binary()?)
-            .arg("admin")
-            .args(arguments)
-            .env("KEYWAY_ENDPOINT", world.server.url())
-            .env("KEYWAY_ACCESS_KEY", &root.access_key)
-            .env("KEYWAY_SECRET_KEY", &root.secret_key)
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {said}");
-        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
-    };
+    let run = |arguments: &[&str]| world.admin(arguments);
     let provider = |more: &[&str]| run(&[&["provider", "--tenant", "one"], more].concat());
     let dir = tempfile::tempdir()?;
     let ca = dir.path().join("ca.pem");
