@@ -68,7 +68,12 @@ impl Bounces {
         let permit = permit.expect("the budget is never closed");
         let buffer = match self.idle_buffer(size) {
             Some(buffer) => buffer,
-            None => Buffer::new(&self.gpu, size)?,
+            None => {
+                // Pages are pinned one by one: 0.6 ms for the largest.
+                let gpu = Arc::clone(&self.gpu);
+                let made = tokio::task::spawn_blocking(move || Buffer::new(&gpu, size)).await;
+                made.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))?
+            }
         };
         Ok(Bounce { bounces: Arc::clone(self), buffer: Some(buffer), _permit: permit })
     }

@@ -69,6 +69,9 @@ pub(crate) struct Actor {
     pub(crate) name: String,
     pub(crate) entries: BTreeMap<String, Entry>,
     pub(crate) uploads: Vec<Upload>,
+    /// Uploads whose completion was acknowledged from memory: a crash may undo it, and they are
+    /// open again. Until the next durable answer: a synced commit has all before it.
+    pub(crate) ended_in_memory: Vec<String>,
     /// Whether the server may know an upload that this actor does not.
     pub(crate) creating_upload: bool,
     /// Writes that were acknowledged.
@@ -88,6 +91,7 @@ impl Actor {
             name,
             entries,
             uploads: Vec::new(),
+            ended_in_memory: Vec::new(),
             creating_upload: false,
             acknowledged: 0,
             asks_memory,
@@ -153,6 +157,7 @@ impl Actor {
         }
         let entry = self.entry(key);
         (entry.acknowledged, entry.in_memory) = (Some(version), Vec::new());
+        self.ended_in_memory.clear();
         Ok(())
     }
 
@@ -193,8 +198,11 @@ impl Actor {
             .header(DURABILITY, durability)
             .body(completion(&upload.parts));
         let response = s3.send(completion)?;
-        self.end(key, &response, 200);
-        self.uploads.remove(index);
+        let from_memory = self.end(key, &response, 200);
+        let ended = self.uploads.remove(index);
+        if from_memory {
+            self.ended_in_memory.push(ended.id);
+        }
         Ok(())
     }
 
@@ -216,6 +224,7 @@ impl Actor {
         let response = s3.send(request)?;
         assert_eq!(response.status, 204, "{}", response.text());
         self.uploads.remove(0);
+        self.ended_in_memory.clear();
         Ok(())
     }
 
@@ -223,6 +232,7 @@ impl Actor {
         self.creating_upload = true;
         let id = s3.create_upload(BUCKET, key)?;
         self.creating_upload = false;
+        self.ended_in_memory.clear();
         let (key, parts) = (key.to_owned(), Vec::new());
         self.uploads.push(Upload { key, id, parts, ending: false, in_memory: false });
         Ok(self.uploads.len() - 1)
@@ -232,7 +242,8 @@ impl Actor {
         self.entry(key).under_way = Some(state);
     }
 
-    fn end(&mut self, key: &str, response: &Response, status: u16) {
+    /// Notes an answer; whether it was given from memory.
+    fn end(&mut self, key: &str, response: &Response, status: u16) -> bool {
         assert_eq!(response.status, status, "{key}: {}", response.text());
         let from_memory = response.header(DURABILITY) == Some("memory");
         self.from_memory += u64::from(from_memory);
@@ -242,7 +253,9 @@ impl Actor {
             entry.in_memory.extend(state);
         } else {
             (entry.acknowledged, entry.in_memory) = (state, Vec::new());
+            self.ended_in_memory.clear();
         }
+        from_memory
     }
 
     fn entry(&mut self, key: &str) -> &mut Entry {

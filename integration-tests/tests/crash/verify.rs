@@ -52,7 +52,8 @@ fn objects(s3: &mut S3, actor: &mut Actor, present: &mut BTreeSet<String>) -> Re
     Ok(())
 }
 
-/// Acknowledged uploads are there with their acknowledged parts; ended ones are gone.
+/// Acknowledged uploads are there with their acknowledged parts; ended ones are gone, unless the
+/// end was acknowledged from memory and undone.
 fn actor_uploads(s3: &mut S3, actor: &mut Actor, listed: &[(String, String)]) -> Result<()> {
     let is_listed = |upload: &Upload| listed.iter().any(|(_, id)| *id == upload.id);
     if let Some(lost) = actor.uploads.iter().find(|upload| !upload.ending && !is_listed(upload)) {
@@ -78,11 +79,13 @@ fn actor_uploads(s3: &mut S3, actor: &mut Actor, listed: &[(String, String)]) ->
     let known: BTreeSet<&str> = actor.uploads.iter().map(|upload| upload.id.as_str()).collect();
     for (key, id) in listed {
         if key.starts_with(&actor.name) && !known.contains(id.as_str()) {
-            ensure!(actor.creating_upload, "an upload of {key} that ended is back: {id}");
+            let may_be = actor.creating_upload || actor.ended_in_memory.contains(id);
+            ensure!(may_be, "an upload of {key} that ended is back: {id}");
             let request = Request::object("DELETE", BUCKET, key).query("uploadId", id);
             ensure!(s3.send(request)?.status == 204, "an unknown upload cannot be aborted");
         }
     }
     actor.creating_upload = false;
+    actor.ended_in_memory.clear();
     Ok(())
 }
