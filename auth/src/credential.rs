@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Verification};
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
@@ -213,4 +213,6 @@ pub struct Terms {
     pub limits: Limits,
     /// What it may store.
     pub quota: Quota,
+    /// When what is read of its buckets is compared with its checksums.
+    pub verification: Option<Verification>,
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use keyway_dataplane::LocalNode;
+use keyway_proto::{GetPlan, Verification};
 use rustix::time::{ClockId, clock_gettime};
 
 mod load;
@@ -48,6 +49,20 @@ async fn main() {
             };
             measure(&node, "GET", name, length, concurrency, each.max(1), get).await;
         }
+    }
+    // What each way of comparing blocks costs; nothing of so long an object is in the tier.
+    let bytes = Bytes::from(vec![0x5a; 64 << 20]);
+    let stored = Arc::new(load::put(&node, &bytes).await);
+    for verification in Verification::ALL {
+        let stored = Arc::clone(&stored);
+        let get = move |node: Arc<LocalNode>| {
+            let plan = GetPlan { verification, ..load::get_plan(&stored) };
+            async move {
+                load::get_with(&node, plan).await;
+            }
+        };
+        let name = format!("64 MiB, compared {verification}");
+        measure(&node, "GET", &name, bytes.len(), 8, 4, get).await;
     }
     println!("{:?}", node.stats());
     println!("peak memory {} KiB", peak_memory_kib());

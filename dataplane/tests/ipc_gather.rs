@@ -25,7 +25,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork, GatherPiece,
     GatherPlan, KeyStrength, LocalSessionRequest, NodeId, PutPlan, RemoteWindow, SessionId,
-    SessionOwner, SessionToken, TenantId, TransferId, TransferPath,
+    SessionOwner, SessionToken, TenantId, TransferId, TransferPath, Verification,
 };
 use keyway_rpc::convert;
 
@@ -104,7 +104,9 @@ impl Rig {
     fn plan(&self, windows: &[RemoteWindow], pieces: Vec<GatherPiece>) -> DirectPlan {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
         let chunks = self.chunks.iter().map(|chunk| chunk.id).collect();
-        let work = DirectWork::Gather(GatherPlan { transfer, tenant, chunks, pieces }, crc());
+        let verification = Verification::default();
+        let plan = GatherPlan { transfer, tenant, chunks, pieces, verification };
+        let work = DirectWork::Gather(plan, crc());
         let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
         DirectPlan { owner: self.owner.clone(), target, work }
     }

@@ -101,6 +101,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         public_access_block: PublicAccessBlock::default(),
         limits: Limits::default(),
         quota: Quota::default(),
+        verification: None,
     };
     accounts.add_tenant(tenant).await.unwrap();
     let policy = ManagedPolicy {

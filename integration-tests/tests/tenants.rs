@@ -38,6 +38,8 @@ mod strangers;
 mod temporary;
 #[path = "tenants/tokens.rs"]
 mod tokens;
+#[path = "tenants/verify.rs"]
+mod verify;
 #[path = "tenants/web.rs"]
 mod web;
 #[path = "tenants/web_identity.rs"]

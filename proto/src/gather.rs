@@ -5,6 +5,7 @@
 
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
+use crate::verification::Verification;
 
 /// Most pieces of one plan. With as many chunks it still fits a grant.
 pub const GATHER_PIECES_MAX: usize = 16 << 10;
@@ -20,6 +21,8 @@ pub struct GatherPlan {
     pub chunks: Vec<ChunkId>,
     /// The pieces, in the order of their places.
     pub pieces: Vec<GatherPiece>,
+    /// When they are compared with their checksums.
+    pub verification: Verification,
 }
 
 /// Some bytes of a chunk, and where they land.
@@ -109,6 +112,7 @@ mod tests {
             tenant: TenantId(1),
             chunks: vec![ChunkId::from_bytes([2; 16]); chunks],
             pieces: pieces.to_vec(),
+            verification: Verification::default(),
         }
     }
 

@@ -25,6 +25,7 @@ pub mod session;
 pub mod session_token;
 pub mod token;
 pub mod unit;
+pub mod verification;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
@@ -44,3 +45,4 @@ pub use session::{
 };
 pub use session_token::{InvalidSessionToken, SessionToken};
 pub use token::{InvalidRdmaToken, RdmaToken};
+pub use verification::Verification;

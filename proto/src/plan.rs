@@ -8,6 +8,7 @@ use crate::durability::Durability;
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
 use crate::unit::CHUNK_BYTES_MAX;
+use crate::verification::Verification;
 
 /// Reads pieces of chunks, in order, as one run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct GetPlan {
     pub tenant: TenantId,
     /// The pieces, delivered in this order.
     pub pieces: Vec<Piece>,
+    /// When they are compared with their checksums.
+    pub verification: Verification,
 }
 
 impl GetPlan {

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Verification};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::name::Name;
@@ -80,6 +80,9 @@ pub struct Tenant {
     /// What it may store.
     #[serde(default)]
     pub quota: Quota,
+    /// When what is read of its buckets is compared with its checksums, where they do not say.
+    #[serde(default)]
+    pub verification: Option<Verification>,
 }
 
 /// Whom a user's keys are made for.

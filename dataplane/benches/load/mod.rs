@@ -10,7 +10,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::unit::GIB;
 use keyway_proto::{
     ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece, PutPlan,
-    TenantId, TransferId,
+    TenantId, TransferId, Verification,
 };
 use tempfile::TempDir;
 
@@ -51,6 +51,7 @@ pub(crate) fn get_plan(put: &PutPlan) -> GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
         pieces: put.chunks.iter().map(piece).collect(),
+        verification: Verification::default(),
     }
 }
 
@@ -72,7 +73,12 @@ pub(crate) async fn put(node: &LocalNode, bytes: &Bytes) -> PutPlan {
 
 /// Reads an object and drops its bytes.
 pub(crate) async fn get(node: &LocalNode, put: &PutPlan) -> u64 {
-    let mut delivery = node.get(get_plan(put)).await.expect("here");
+    get_with(node, get_plan(put)).await
+}
+
+/// Reads what a plan says and drops its bytes.
+pub(crate) async fn get_with(node: &LocalNode, plan: GetPlan) -> u64 {
+    let mut delivery = node.get(plan).await.expect("here");
     let mut received = 0;
     while let Some(frame) = delivery.body.next().await {
         received += frame.expect("whole").len() as u64;

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Revoker;
-use keyway_proto::{ChecksumKind, DigestSet, GatherPlan, RemoteWindow, SessionToken};
+use keyway_proto::{ChecksumKind, DigestSet, GatherPlan, RemoteWindow, SessionToken, Verification};
 
 use super::execute::Needs;
 use super::get::{BATCHES_IN_FLIGHT, Tail, reachable};
@@ -40,7 +40,10 @@ pub(super) async fn run<T: Transport>(
     let [window] = target.windows() else {
         return Err(DirectError::InvalidPlan("pieces have places in one window"));
     };
-    let mut gathering = Gathering::start(plan, &*needs.store, &needs.pool, turn)?;
+    if plan.verification == Verification::BeforeDelivery {
+        Gathering::check(plan, &*needs.store, &needs.pool).await?;
+    }
+    let mut gathering = Gathering::start(plan, &*needs.store, &needs.pool, Some(turn))?;
     let mut writes = Writes::new(way);
     let mut hasher = MultiHasher::new(digests);
     let wants_crc64 = digests.contains(ChecksumKind::Crc64Nvme);

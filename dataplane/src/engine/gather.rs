@@ -14,9 +14,10 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, StreamExt as _};
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
-use keyway_proto::{ByteRange, GatherPiece, GatherPlan};
+use keyway_proto::{ByteRange, GatherPiece, GatherPlan, Verification};
 
 use super::admission::Turn;
+use super::get::checked;
 use crate::node::TransferError;
 use crate::store::{
     BlobStore, Fetched, Frame, PIECE_BYTES_MAX, PinnedChunk, Resident, StoreError, read_class,
@@ -58,7 +59,8 @@ pub(crate) struct Gathering<'p> {
     /// What was read and is being taken.
     current: Option<Current>,
     pool: LeasePool,
-    turn: Turn,
+    verification: Verification,
+    turn: Option<Turn>,
 }
 
 enum Ahead {
@@ -94,7 +96,7 @@ impl<'p> Gathering<'p> {
         plan: &'p GatherPlan,
         store: &dyn BlobStore,
         pool: &LeasePool,
-        turn: Turn,
+        turn: Option<Turn>,
     ) -> Result<Self, TransferError> {
         let pin = |chunk: &_| match store.pin(*chunk) {
             Some(pin) => Ok(Chunk { pin, resident: None }),
@@ -116,8 +118,28 @@ impl<'p> Gathering<'p> {
             under_way: FuturesOrdered::new(),
             current: None,
             pool: pool.clone(),
+            verification: plan.verification,
             turn,
         })
+    }
+
+    /// Reads all that the plan asks for and compares it with its sums, for nobody.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`next`](Self::next).
+    pub(crate) async fn check(
+        plan: &'p GatherPlan,
+        store: &dyn BlobStore,
+        pool: &LeasePool,
+    ) -> Result<(), TransferError> {
+        let mut gathering = Self::start(plan, store, pool, None)?;
+        loop {
+            match gathering.next().await? {
+                Step::Run(_) => {}
+                Step::Scarce => gathering.wait().await?,
+                Step::End => return Ok(()),
+            }
+        }
     }
 
     /// The next run, as soon as it is there.
@@ -146,7 +168,10 @@ impl<'p> Gathering<'p> {
             match self.ahead.pop_front() {
                 Some(Ahead::Held(run)) => return Ok(Step::Run(run)),
                 Some(Ahead::Read(landing)) => match self.under_way.next().await {
-                    Some(fetched) => self.current = Some(Current { landing, fetched: fetched? }),
+                    Some(fetched) => {
+                        let fetched = checked(fetched?, self.verification)?;
+                        self.current = Some(Current { landing, fetched });
+                    }
                     None => unreachable!("every read that is known ahead is under way"),
                 },
                 None => return Ok(Step::Scarce),
@@ -165,13 +190,14 @@ impl<'p> Gathering<'p> {
                 (self.chunk().pin.read(range, None), self.class(range).bytes());
             self.pass(range.length());
             let landing = Landing { at, lease_bytes };
-            self.current = Some(Current { landing, fetched: read.await? });
+            let fetched = checked(read.await?, self.verification)?;
+            self.current = Some(Current { landing, fetched });
         }
         Ok(())
     }
 
     /// The transfer's turn, when all was taken.
-    pub(crate) fn into_turn(self) -> Turn {
+    pub(crate) fn into_turn(self) -> Option<Turn> {
         self.turn
     }
 

@@ -5,7 +5,8 @@
 //! none of that: one frame per contiguous run, and no pass over its bytes. The first piece is
 //! read and its first frame verified before anything is handed out, so that a missing or
 //! damaged object is an error instead of a broken body, and an object of one piece needs
-//! nothing but that: no task, no queue. Longer ones keep [`READS_IN_FLIGHT`] reads ahead of the
+//! nothing but that: no task, no queue. Where all of it must be verified before the first byte
+//! leaves, what is longer than a piece is read twice, and compared both times. Longer ones keep [`READS_IN_FLIGHT`] reads ahead of the
 //! consumer; when buffers are scarce they hold one smaller piece at a time, so that slow
 //! consumers cannot take the pool from the others.
 
@@ -21,7 +22,7 @@ use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{
     ByteRange, Digests, Durability, GetPlan, KeyFate, KeyStrength, Receipt, TransferId,
-    TransferPath,
+    TransferPath, Verification,
 };
 use tokio::sync::oneshot;
 
@@ -59,19 +60,51 @@ pub(crate) async fn start(
     turn: Turn,
     counters: &Arc<Counters>,
 ) -> Result<Reading, TransferError> {
+    let mut verification = plan.verification;
+    if verification == Verification::BeforeDelivery && !is_one_read(plan) {
+        // Nobody hears of this reading, and nothing of it is counted.
+        let uncounted = Arc::default();
+        let (mut frames, _receipt) =
+            begin(plan, Verification::Inline, store, pool, None, &uncounted).await?;
+        while frames.try_next().await?.is_some() {}
+        verification = Verification::Inline;
+    }
+    let (frames, receipt) = begin(plan, verification, store, pool, Some(turn), counters).await?;
+    Ok(Reading { length: frames.length, frames, receipt })
+}
+
+/// Whether one read of a device brings all that the plan asks for.
+fn is_one_read(plan: &GetPlan) -> bool {
+    let window = PIECE_BYTES_MAX as u64;
+    match plan.pieces.as_slice() {
+        [] => true,
+        [only] => only.range.end() <= (only.range.offset() / window + 1).saturating_mul(window),
+        _ => false,
+    }
+}
+
+async fn begin(
+    plan: &GetPlan,
+    verification: Verification,
+    store: &dyn BlobStore,
+    pool: &LeasePool,
+    turn: Option<Turn>,
+    counters: &Arc<Counters>,
+) -> Result<(Frames, oneshot::Receiver<Receipt>), TransferError> {
     let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
     let length = plan.length();
     let (mut first, mut current) = (reads.held(), None);
     if first.is_none()
         && let Some(read) = reads.next()
     {
-        let mut fetched = read.await?;
+        let mut fetched = checked(read.await?, verification)?;
         first = fetched.next_frame().transpose()?;
         current = Some(fetched);
     }
     let (receipt_sender, receipt) = oneshot::channel();
     let mut frames = Frames {
         transfer: plan.transfer,
+        verification,
         ahead: first,
         current,
         reads,
@@ -88,7 +121,16 @@ pub(crate) async fn start(
     if length == 0 {
         frames.finish();
     }
-    Ok(Reading { length, frames, receipt })
+    Ok((frames, receipt))
+}
+
+/// What was read, with its blocks compared now, as they are taken, or not at all.
+pub(super) fn checked(fetched: Fetched, verification: Verification) -> Result<Fetched, StoreError> {
+    match verification {
+        Verification::BeforeDelivery => fetched.verified(),
+        Verification::Inline => Ok(fetched),
+        Verification::Client => Ok(fetched.unverified()),
+    }
 }
 
 impl From<Reading> for Delivery {
@@ -181,6 +223,7 @@ type Read = BoxFuture<'static, Result<Fetched, StoreError>>;
 /// The frames of a GET, in order.
 pub(crate) struct Frames {
     transfer: TransferId,
+    verification: Verification,
     /// The next to be handed out, where it is known.
     ahead: Option<Frame>,
     /// The piece that frames are taken from.
@@ -198,7 +241,7 @@ pub(crate) struct Frames {
     /// Taken when the receipt is given, or when the transfer failed.
     receipt: Option<oneshot::Sender<Receipt>>,
     counters: Arc<Counters>,
-    _turn: Turn,
+    _turn: Option<Turn>,
 }
 
 impl Frames {
@@ -279,7 +322,10 @@ impl Stream for Frames {
             self.read_ahead();
             match ready!(self.under_way.poll_next_unpin(context)) {
                 Some(Ok(fetched)) => {
-                    self.current = Some(fetched);
+                    match checked(fetched, self.verification) {
+                        Ok(fetched) => self.current = Some(fetched),
+                        Err(error) => return self.fail(error),
+                    }
                     self.waits = false;
                     self.read_ahead();
                 }

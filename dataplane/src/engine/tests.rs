@@ -6,6 +6,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::unit::{KIB, MIB};
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkSpec, DigestSet, Piece, TenantId, TransferId,
+    Verification,
 };
 
 use super::*;
@@ -35,6 +36,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
         pieces: put.chunks.iter().map(piece).collect(),
+        verification: Verification::default(),
     }
 }
 

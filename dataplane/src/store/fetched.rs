@@ -38,6 +38,8 @@ pub(super) struct Blocks {
     /// What of the range was not taken yet.
     rest: ByteRange,
     sums: Sums,
+    /// Whether blocks are compared with their sums as they are taken.
+    checks: bool,
     damaged_blocks: Arc<AtomicU64>,
 }
 
@@ -76,12 +78,34 @@ impl Fetched {
         let span = block_span(range, length);
         assert!(blocks.len() as u64 >= span.length(), "all blocks were read");
         let damaged_blocks = Arc::clone(damaged_blocks);
-        Self(State::Read(Blocks { chunk, blocks, span, rest: range, sums, damaged_blocks }))
+        let (rest, checks) = (range, true);
+        Self(State::Read(Blocks { chunk, blocks, span, rest, sums, checks, damaged_blocks }))
     }
 
     /// The whole range, verified already.
     pub fn held(frame: Frame) -> Self {
         Self(State::Held(Some(frame)))
+    }
+
+    /// Compares all that is left with its sums, so that taking it cannot fail any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn verified(mut self) -> Result<Self, StoreError> {
+        if let State::Read(blocks) = &mut self.0 {
+            blocks.verify(blocks.span.offset(), blocks.span.end())?;
+            blocks.checks = false;
+        }
+        Ok(self)
+    }
+
+    /// The same bytes, as the device gave them: taking them compares nothing.
+    #[must_use]
+    pub fn unverified(mut self) -> Self {
+        if let State::Read(blocks) = &mut self.0 {
+            blocks.checks = false;
+        }
+        self
     }
 
     /// The blocks that a device has read; `None` when the range came out of memory.
@@ -92,7 +116,8 @@ impl Fetched {
         }
     }
 
-    /// Takes the next bytes of the range; `None` when all were taken. Copies nothing.
+    /// Takes the next bytes of the range; `None` when all were taken. Copies nothing. Each block is
+    /// compared with its sum, unless that was waived.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when a block of theirs does not match its sum.
@@ -134,7 +159,9 @@ impl Blocks {
         let to = boundary.min(self.rest.end());
         let blocks_from = from / BLOCK_BYTES * BLOCK_BYTES;
         let blocks_to = to.next_multiple_of(BLOCK_BYTES).min(self.span.end());
-        if let Err(error) = self.verify(blocks_from, blocks_to) {
+        if self.checks
+            && let Err(error) = self.verify(blocks_from, blocks_to)
+        {
             self.rest = ByteRange::whole(0);
             return Some(Err(error));
         }

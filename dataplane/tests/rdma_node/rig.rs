@@ -14,7 +14,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
     GetPlan, KeyStrength, NodeId, Piece, PutPlan, RemoteWindow, SessionId, SessionOwner,
-    SessionRequest, SessionToken, TenantId, TransferId, TransferPath,
+    SessionRequest, SessionToken, TenantId, TransferId, TransferPath, Verification,
 };
 use keyway_rpc::convert;
 use keyway_sys::verbs::Verbs;
@@ -174,7 +174,9 @@ impl Client {
 
     pub(crate) fn get_plan(&self, windows: &[RemoteWindow], pieces: Vec<Piece>) -> DirectPlan {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
-        self.plan(windows, DirectWork::Get(GetPlan { transfer, tenant, pieces }, crc()))
+        let verification = Verification::default();
+        let plan = GetPlan { transfer, tenant, pieces, verification };
+        self.plan(windows, DirectWork::Get(plan, crc()))
     }
 }
 

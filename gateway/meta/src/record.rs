@@ -5,7 +5,7 @@ use std::fmt;
 
 use keyway_proto::{
     BucketId, BucketName, Checksum, ChecksumKind, ChunkSpec, Durability, NodeId, ObjectKey,
-    TenantId, UploadId, VersionId,
+    TenantId, UploadId, Verification, VersionId,
 };
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
@@ -38,6 +38,8 @@ pub struct BucketSettings {
     pub versioning: Versioning,
     /// Whether versions can be locked. Never taken back.
     pub object_lock: bool,
+    /// When what is read is compared with its checksums; as the owner has it unless it is said.
+    pub verification: Option<Verification>,
 }
 
 /// Whether a bucket keeps what is overwritten or deleted.

@@ -11,7 +11,7 @@ mod pending;
 mod upload;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use keyway_proto::{BucketId, TenantId, VersionId};
+use keyway_proto::{BucketId, TenantId, Verification, VersionId};
 use prost::Message;
 
 use crate::key::Counted;
@@ -137,6 +137,9 @@ struct BucketRow {
     versioning: u32,
     #[prost(bool, tag = "6")]
     object_lock: bool,
+    /// 0: not chosen; 1: before delivery; 2: inline; 3: left to the client.
+    #[prost(uint32, tag = "7")]
+    verification: u32,
 }
 
 pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
@@ -154,6 +157,12 @@ pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
             Versioning::Suspended => 2,
         },
         object_lock: bucket.settings.object_lock,
+        verification: match bucket.settings.verification {
+            None => 0,
+            Some(Verification::BeforeDelivery) => 1,
+            Some(Verification::Inline) => 2,
+            Some(Verification::Client) => 3,
+        },
     })
 }
 
@@ -182,6 +191,13 @@ pub(crate) fn decode_bucket(
                 _ => return Err(MetaError::Damaged("bucket's versioning")),
             },
             object_lock: row.object_lock,
+            verification: match row.verification {
+                0 => None,
+                1 => Some(Verification::BeforeDelivery),
+                2 => Some(Verification::Inline),
+                3 => Some(Verification::Client),
+                _ => return Err(MetaError::Damaged("bucket's verification")),
+            },
         },
     })
 }
@@ -320,6 +336,11 @@ mod tests {
                 settings: BucketSettings {
                     versioning,
                     object_lock: versioning == Versioning::Enabled,
+                    verification: match versioning {
+                        Versioning::Unversioned => None,
+                        Versioning::Enabled => Some(Verification::BeforeDelivery),
+                        Versioning::Suspended => Some(Verification::Client),
+                    },
                     ..BucketSettings::default()
                 },
             };

@@ -242,6 +242,7 @@ impl CredentialStore for Accounts {
             block: tenant.public_access_block,
             limits: tenant.limits,
             quota: tenant.quota,
+            verification: tenant.verification,
         })
     }
 }

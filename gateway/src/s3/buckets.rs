@@ -10,7 +10,7 @@ use s3s::{S3ErrorCode, S3Request, S3Response};
 
 use super::access::caller;
 use super::errors::Failure;
-use super::{Core, conditions, etag, headers, page, resolve};
+use super::{Core, conditions, etag, headers, page, resolve, verification};
 
 /// Most buckets in one page: S3's own limit.
 const BUCKETS_PAGE_MAX: usize = 10_000;
@@ -37,7 +37,8 @@ pub(super) async fn create_bucket(
         None => core.default_etag,
         Some(value) => etag::parse_policy(value.to_str().unwrap_or_default())?,
     };
-    let settings = BucketSettings { region, etag, versioning, object_lock };
+    let verification = verification::asked(&request.headers)?;
+    let settings = BucketSettings { region, etag, versioning, object_lock, verification };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
     let output =
         CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };

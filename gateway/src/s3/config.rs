@@ -1,6 +1,7 @@
 //! What an operator may choose about S3.
 
 use keyway_meta::EtagPolicy;
+use keyway_proto::Verification;
 use keyway_proto::unit::{MIB, PART_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,11 @@ section! {
         /// How ETags are made in buckets that did not choose: `"md5"`, which some clients
         /// compare with the bytes, or `"crc64nvme"`, which saves the MD5's CPU time.
         pub default_etag_policy: DefaultEtagPolicy = DefaultEtagPolicy::Md5,
+        /// When what a node reads from its device is compared with its checksums, where neither
+        /// bucket nor tenant chose: `"before-delivery"`, all of it before the first byte leaves,
+        /// so that what is longer than 1 MiB is read twice; `"inline"`, each block before its own
+        /// bytes leave; or `"client"`, which leaves it to the reader, and saves the CPU a pass.
+        pub verify: Verification = Verification::Inline,
         /// Largest body of one PUT or one part, in bytes; at most S3's own 5 GiB.
         pub put_max_bytes: u64 = PART_BYTES_MAX,
         /// Largest signed chunk of an `aws-chunked` body, in bytes: it is held in memory until
@@ -38,6 +44,7 @@ section! {
 
 values! {
     "`\"md5\"` or `\"crc64nvme\"`": DefaultEtagPolicy;
+    "`\"before-delivery\"`, `\"inline\"` or `\"client\"`": Verification;
 }
 
 /// How ETags are made; the names of `keyway_meta::EtagPolicy` in configuration files and in

@@ -12,7 +12,8 @@ use keyway_meta::{
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, Durability, ObjectKey, TenantId, UploadId, VersionId,
+    ByteRange, Checksum, ChecksumKind, Durability, ObjectKey, TenantId, UploadId, Verification,
+    VersionId,
 };
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -195,7 +196,8 @@ async fn checksum_of(
     object: &Object,
     kind: ChecksumKind,
 ) -> Result<Checksum, Failure> {
-    let deliveries = get::deliver(core, tenant, object, ByteRange::whole(object.size)).await?;
+    let whole = ByteRange::whole(object.size);
+    let deliveries = get::deliver(core, tenant, object, whole, Verification::Inline).await?;
     let mut hasher = Hasher::new(kind);
     for mut delivery in deliveries {
         while let Some(frame) = delivery.body.next().await {
@@ -255,7 +257,7 @@ async fn copy_part(
     let digests = kind.into_iter().fold(etag::digests(policy), |set, kind| set.with(kind));
     // How many can wait is bounded by the requests that the server takes on.
     let _turn = core.part_copies.acquire().await.expect("the semaphore is never closed");
-    let deliveries = get::deliver(core, tenant, source, range).await?;
+    let deliveries = get::deliver(core, tenant, source, range, Verification::Inline).await?;
     let length = range.length();
     let body = store::intake(Some(StreamingBlob::new(Outgoing::new(deliveries))), length);
     let stored = store::store(core, tenant, length, digests, Durability::Disk, body).await?;

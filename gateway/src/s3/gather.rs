@@ -17,7 +17,7 @@ use super::answer::{self, Overrides};
 use super::conditions::ReadConditions;
 use super::errors::Failure;
 use super::ranges::Selection;
-use super::{Core, rdma, resolve};
+use super::{Core, rdma, resolve, verification};
 
 /// The object's size, whatever was read of it.
 const SIZE: HeaderName = HeaderName::from_static("x-keyway-object-size");
@@ -54,11 +54,13 @@ pub(super) async fn gather(
         Ok(object)
     };
     let mut object = find().await?;
-    let moved = match rdma::gathered_into(core, caller, &offered, &object, &request).await {
+    let verified = verification::of(core, &rules.bucket);
+    let moved = rdma::gathered_into(core, caller, &offered, &object, &request, verified).await;
+    let moved = match moved {
         // Replaced meanwhile, as for a GET: once is enough.
         Err(Failure::Transfer(TransferError::NoSuchChunk(_))) if offered.is_quiet() => {
             object = find().await?;
-            rdma::gathered_into(core, caller, &offered, &object, &request).await
+            rdma::gathered_into(core, caller, &offered, &object, &request, verified).await
         }
         other => other,
     }?;
@@ -66,6 +68,7 @@ pub(super) async fn gather(
     let mut headers = answer::headers(&object, &whole, false, true, Overrides::default());
     answer::tell_version(&rules.bucket, &object, &mut headers);
     headers.insert(SIZE, HeaderValue::from(object.size));
+    verification::tell(verified, &mut headers);
     moved.tell(200, &mut headers);
     Ok(headers)
 }

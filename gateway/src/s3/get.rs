@@ -7,7 +7,7 @@
 use http::HeaderMap;
 use keyway_dataplane::{Delivery, TransferError};
 use keyway_meta::Object;
-use keyway_proto::{ByteRange, GetPlan, NodeId, ObjectKey, TenantId, TransferId};
+use keyway_proto::{ByteRange, GetPlan, NodeId, ObjectKey, TenantId, TransferId, Verification};
 use s3s::dto::{
     ChecksumMode, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range,
     StreamingBlob,
@@ -21,7 +21,7 @@ use super::conditions::ReadConditions;
 use super::errors::Failure;
 use super::ranges::{self, Selection};
 use super::rdma::{self, Direct, OfferedRead};
-use super::{Core, durability, resolve};
+use super::{Core, durability, resolve, verification};
 
 /// What a GET or HEAD asks for.
 #[derive(Debug, Default)]
@@ -110,7 +110,8 @@ pub(super) async fn get(
     let version = resolve::version(read.version_id.as_deref())?;
     let mut object = core.catalog.read(&bucket, &key, version).await?;
     let mut selection = select(&object, &read)?;
-    let started = match start(core, caller, &object, selection.range, offered).await {
+    let verified = verification::of(core, &bucket);
+    let started = match start(core, caller, &object, selection.range, verified, offered).await {
         // The object was replaced after its metadata was read, and its chunks released: the
         // new one is there to be read. Once is enough, for its chunks are pinned first. A key
         // that a node may still use is not lent again.
@@ -123,7 +124,7 @@ pub(super) async fn get(
             }
             object = core.catalog.read(&bucket, &key, version).await?;
             selection = select(&object, &read)?;
-            start(core, caller, &object, selection.range, offered).await
+            start(core, caller, &object, selection.range, verified, offered).await
         }
         other => other,
     };
@@ -137,6 +138,7 @@ pub(super) async fn get(
         overrides,
     );
     answer::tell_version(&bucket, &object, &mut headers);
+    verification::tell(verified, &mut headers);
     if let Some(direct) = direct {
         direct.tell(if selection.partial { 206 } else { 200 }, &mut headers);
     }
@@ -155,10 +157,13 @@ async fn start(
     caller: &Caller,
     object: &Object,
     range: ByteRange,
+    verified: Verification,
     offered: Option<&OfferedRead>,
 ) -> Result<Started, Failure> {
     let direct = match offered {
-        Some(offered) => Some(rdma::moved_into(core, caller, offered, object, range).await?),
+        Some(offered) => {
+            Some(rdma::moved_into(core, caller, offered, object, range, verified).await?)
+        }
         None => None,
     };
     if let Some(Direct::Moved(_)) = direct {
@@ -167,7 +172,7 @@ async fn start(
     if direct.is_some() {
         caller.may_over_http()?;
     }
-    let mut deliveries = deliver(core, caller.account(), object, range).await?;
+    let mut deliveries = deliver(core, caller.account(), object, range, verified).await?;
     let pace = caller.usage.pace();
     for delivery in &mut deliveries {
         pace.slow(&mut delivery.body);
@@ -206,6 +211,7 @@ pub(super) async fn deliver(
     tenant: TenantId,
     object: &Object,
     range: ByteRange,
+    verification: Verification,
 ) -> Result<Vec<Delivery>, Failure> {
     let mut plans: Vec<(NodeId, GetPlan)> = Vec::with_capacity(1);
     for (index, piece) in ranges::pieces(object, range) {
@@ -214,7 +220,8 @@ pub(super) async fn deliver(
             Some((last, plan)) if *last == node => plan.pieces.push(piece),
             _ => {
                 let transfer = TransferId::generate();
-                plans.push((node, GetPlan { transfer, tenant, pieces: vec![piece] }));
+                let pieces = vec![piece];
+                plans.push((node, GetPlan { transfer, tenant, pieces, verification }));
             }
         }
     }

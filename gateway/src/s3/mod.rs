@@ -61,6 +61,7 @@ mod signed;
 mod store;
 mod sts;
 mod tagging;
+mod verification;
 mod versions;
 
 use std::sync::Arc;
@@ -68,7 +69,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Verification};
 
 use crate::audit::Audit;
 use crate::control::admin::Administration;
@@ -130,6 +131,8 @@ struct Core {
     clock: Arc<dyn Clock>,
     region: String,
     default_etag: EtagPolicy,
+    /// Of buckets that did not choose, and whose owners did not.
+    verification: Verification,
     maintenance: Option<Arc<Maintenance>>,
     credentials: Arc<dyn CredentialStore>,
     audit: Audit,

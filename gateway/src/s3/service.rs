@@ -62,6 +62,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         clock: state.clock,
         region: config.region.clone(),
         default_etag: config.default_etag_policy.into(),
+        verification: config.verify,
         maintenance: state.maintenance,
         credentials: Arc::clone(&state.credentials),
         audit: state.audit.clone(),

@@ -20,7 +20,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
     LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
+    SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId, Verification,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
@@ -63,6 +63,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
         pieces: put.chunks.iter().map(whole).collect(),
+        verification: Verification::default(),
     }
 }
 

@@ -33,6 +33,7 @@ fn tenant(number: u64, called: &str) -> Tenant {
         public_access_block: PublicAccessBlock::default(),
         limits: Limits::default(),
         quota: Quota::default(),
+        verification: None,
     }
 }
 

@@ -43,6 +43,12 @@ pub(super) async fn write_batches(core: Arc<Core>, mut appends: mpsc::Receiver<A
     let mut writer = Writer { core, open: None };
     let mut waiting = Vec::new();
     while appends.recv_many(&mut waiting, APPENDS_MAX).await > 0 {
+        // The scheduler runs this task before others that are ready, and among those are the
+        // senders of the next chunks: one turn for them makes batches twice as large.
+        tokio::task::yield_now().await;
+        while let Ok(append) = appends.try_recv() {
+            waiting.push(append);
+        }
         while !waiting.is_empty() {
             writer.write_some(&mut waiting).await;
         }

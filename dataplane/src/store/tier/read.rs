@@ -194,8 +194,8 @@ impl Flying {
         while offset < span.end() {
             let end = (offset + BLOCK_BYTES).min(span.end());
             if !entry.has(offset) {
-                // A damaged block ends the read where it is, as it does without a tier.
-                let (bytes, sum) = blocks.verified(offset)?;
+                // What is damaged stays out. The reader has it as it would without a tier.
+                let Ok((bytes, sum)) = blocks.verified(offset) else { return Ok(fetched) };
                 entry.fill(offset, bytes, sum);
                 let filled = &shared.index.counters.filled_bytes;
                 filled.fetch_add(end - offset, Ordering::Relaxed);

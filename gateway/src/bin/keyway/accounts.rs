@@ -11,7 +11,7 @@ use keyway_client::{Administer, Client, ClientError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use crate::bounds::{Bound, LimitArgs, bound, bounded};
+use crate::bounds::{Bound, LimitArgs, Verify, bound, bounded, verify};
 use crate::client::{Connection, block_on};
 
 /// Tenants.
@@ -46,6 +46,10 @@ enum TenantCommand {
         /// Objects that it may store, versions and parts among them, or `none`.
         #[arg(long, value_name = "NUMBER", value_parser = bound)]
         objects: Option<Bound>,
+        /// When what is read of its buckets is compared with its checksums, where a bucket did not
+        /// say: `before-delivery`, `inline` or `client`; or `none`, as the server has it.
+        #[arg(long, value_name = "WHEN", value_parser = verify)]
+        verify: Option<Verify>,
     },
     /// Gives a tenant another name.
     Rename { tenant: String, name: String },
@@ -247,7 +251,7 @@ impl Admin {
 }
 
 /// The fields of each kind that are sent, of those that are told.
-const TENANT: [&str; 5] = ["name", "state", "public_access_block", "limits", "quota"];
+const TENANT: [&str; 6] = ["name", "state", "public_access_block", "limits", "quota", "verify"];
 const USER: [&str; 6] = ["kind", "state", "groups", "policies", "tags", "limits"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
 /// A time that lies ahead on every clock, which the server takes for its own now.
@@ -281,13 +285,16 @@ impl Tenants {
                 TenantCommand::Create { tenant } => {
                     return show(&admin.make(&path(tenant), &TENANT, json!({})).await?);
                 }
-                TenantCommand::Set { tenant, limits, bytes, objects } => {
+                TenantCommand::Set { tenant, limits, bytes, objects, verify } => {
                     let known = admin.get(&path(tenant)).await?;
                     let stored = [("bytes", *bytes), ("objects", *objects)];
-                    let fields = json!({
+                    let mut fields = json!({
                         "limits": bounded(&known, "limits", &limits.fields()),
                         "quota": bounded(&known, "quota", &stored),
                     });
+                    if let Some(Verify(verify)) = verify {
+                        fields["verify"] = json!(verify);
+                    }
                     return show(&admin.merge(known, &path(tenant), &TENANT, fields).await?);
                 }
                 TenantCommand::Delete { tenant } => return admin.delete(&path(tenant)).await,

@@ -45,6 +45,7 @@ struct Tenant {
     public_access_block: Option<Value>,
     limits: Option<Value>,
     quota: Option<Value>,
+    verify: Option<Value>,
     /// Policies: their text, or the policy itself.
     policies: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
@@ -87,6 +88,7 @@ impl Args {
                 ("public_access_block", &tenant.public_access_block),
                 ("limits", &tenant.limits),
                 ("quota", &tenant.quota),
+                ("verify", &tenant.verify),
             ] {
                 if let Some(value) = value {
                     settings[name] = value.clone();

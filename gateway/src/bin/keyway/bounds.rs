@@ -1,5 +1,6 @@
 //! Bounds of tenants and users, as they stand on the command line.
 
+use keyway_proto::Verification;
 use serde_json::{Value, json};
 
 /// What somebody may take. Each is a number, or `none` for no bound.
@@ -65,6 +66,19 @@ pub(crate) fn bounded(known: &Value, name: &str, said: &[(&'static str, Option<B
     fields.into()
 }
 
+/// When what is read is compared with its checksums; none where the server is to say.
+#[derive(Clone, Copy)]
+pub(crate) struct Verify(pub(crate) Option<Verification>);
+
+/// `none`, or the name of one.
+pub(crate) fn verify(text: &str) -> Result<Verify, String> {
+    if text == "none" {
+        return Ok(Verify(None));
+    }
+    let known = Verification::named(text).ok_or("before-delivery, inline, client or none")?;
+    Ok(Verify(Some(known)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +92,14 @@ mod tests {
         for bad in ["", "-1", "1.5", "1KB", "KiB", "99999999TiB"] {
             assert!(of(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn times_of_comparing_have_names() {
+        let of = |text| verify(text).map(|Verify(verify)| verify);
+        assert_eq!(of("none"), Ok(None));
+        assert_eq!(of("client"), Ok(Some(Verification::Client)));
+        assert!(of("never").is_err() && of("").is_err());
     }
 
     #[test]

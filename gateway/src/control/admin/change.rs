@@ -95,6 +95,7 @@ impl Administration {
                 public_access_block: settings.public_access_block.into(),
                 limits,
                 quota: settings.quota.into(),
+                verification: settings.verify.map(Into::into),
             };
             let made = self.accounts.add_tenant(tenant).await?;
             return answered(StatusCode::CREATED, &TenantDocument::from(&made), Cut::default());
@@ -113,6 +114,7 @@ impl Administration {
                     public_access_block: settings.public_access_block.into(),
                     limits,
                     quota: settings.quota.into(),
+                    verification: settings.verify.map(Into::into),
                 };
                 told = Some(TenantDocument::from(&tenant));
                 Ok::<_, AdminError>(Some(Change::PutTenant(tenant)))

@@ -62,6 +62,18 @@ pub struct Quota {
     pub objects: Option<u64>,
 }
 
+/// When what is read is compared with its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// All of it before the first byte leaves.
+    BeforeDelivery,
+    /// Each block before its own bytes leave.
+    Inline,
+    /// By the reader.
+    Client,
+}
+
 /// What a tenant stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
@@ -86,6 +98,8 @@ pub struct TenantSettings {
     pub limits: Limits,
     /// What it may store.
     pub quota: Quota,
+    /// When what is read of its buckets is compared with its checksums, where they did not say.
+    pub verify: Option<Verify>,
 }
 
 /// A tenant.
@@ -106,6 +120,9 @@ pub struct TenantDocument {
     pub limits: Limits,
     /// What it may store.
     pub quota: Quota,
+    /// When what is read of its buckets is compared with its checksums, where they did not say.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verify: Option<Verify>,
     /// What it stores.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,

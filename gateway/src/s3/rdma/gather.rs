@@ -8,6 +8,7 @@ use keyway_meta::Object;
 use keyway_proto::gather::GATHER_PIECES_MAX;
 use keyway_proto::{
     DirectWork, GatherPiece, GatherPlan, NodeId, PlacedRange, RangesRequest, TenantId, TransferId,
+    Verification,
 };
 use s3s::S3ErrorCode;
 
@@ -73,10 +74,11 @@ pub(in crate::s3) async fn gathered_into(
     offered: &Offered,
     object: &Object,
     request: &RangesRequest<'_>,
+    verification: Verification,
 ) -> Result<Moved, Failure> {
     let node = offered.token.session().node();
     let plan = match plan(object, request.ranges(), caller.account(), node) {
-        Ok(plan) => plan,
+        Ok(plan) => GatherPlan { verification, ..plan },
         Err(Refusal::Leaves) => return Err(Failure::RangeNotSatisfiable { size: object.size }),
         Err(Refusal::TooMany) => {
             let message = "The ranges are of too many chunks of the object.";
@@ -154,7 +156,8 @@ fn plan(
             return Err(Refusal::TooMany);
         }
     }
-    Ok(GatherPlan { transfer: TransferId::generate(), tenant, chunks, pieces })
+    let verification = Verification::default();
+    Ok(GatherPlan { transfer: TransferId::generate(), tenant, chunks, pieces, verification })
 }
 
 #[cfg(test)]

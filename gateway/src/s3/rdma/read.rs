@@ -2,7 +2,9 @@
 
 use http::{Extensions, HeaderMap};
 use keyway_meta::Object;
-use keyway_proto::{ByteRange, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId};
+use keyway_proto::{
+    ByteRange, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId, Verification,
+};
 
 use super::counts::Declined;
 use super::token::{Token, token};
@@ -67,6 +69,7 @@ pub(in crate::s3) async fn moved_into(
     offered: &OfferedRead,
     object: &Object,
     range: ByteRange,
+    verification: Verification,
 ) -> Result<Direct, Failure> {
     let decline = |why, holder| {
         core.direct_counts.count_declined(why);
@@ -87,7 +90,8 @@ pub(in crate::s3) async fn moved_into(
         Ok(pieces) => pieces,
         Err(holder) => return decline(Declined::OtherNode, holder),
     };
-    let plan = GetPlan { transfer: TransferId::generate(), tenant: caller.account(), pieces };
+    let (id, tenant) = (TransferId::generate(), caller.account());
+    let plan = GetPlan { transfer: id, tenant, pieces, verification };
     let (moved, _) = transfer(core, caller, offered, DirectWork::Get(plan, ALWAYS)).await?;
     Ok(Direct::Moved(moved))
 }

@@ -9,7 +9,8 @@ use prost::Message as _;
 
 use super::{
     Malformed, chunk_ids, digest_bits, digest_set, pack_chunk_ids, piece_messages, pieces,
-    put_plan, put_request, session_owner, transfer_bytes, transfer_id,
+    put_plan, put_request, session_owner, transfer_bytes, transfer_id, verification,
+    verification_number,
 };
 use crate::schema;
 use crate::schema::direct_plan::Work;
@@ -27,6 +28,7 @@ pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
             tenant: get.tenant.0,
             pieces: piece_messages(&get.pieces),
             digests: digest_bits(*digests),
+            verification: verification_number(get.verification),
         }),
         DirectWork::Gather(gather, digests) => Work::Gather(gather_message(gather, *digests)),
         DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
@@ -63,6 +65,7 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
                 transfer: transfer_id(&get.transfer)?,
                 tenant: TenantId(get.tenant),
                 pieces: pieces(&get.pieces)?,
+                verification: verification(get.verification)?,
             },
             digest_set(get.digests)?,
         ),
@@ -89,6 +92,7 @@ fn gather_message(plan: &GatherPlan, digests: DigestSet) -> schema::DirectGather
         chunks: pack_chunk_ids(&plan.chunks),
         pieces: pieces.into(),
         digests: digest_bits(digests),
+        verification: verification_number(plan.verification),
     }
 }
 
@@ -101,6 +105,7 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
         tenant: TenantId(message.tenant),
         chunks: chunk_ids(&message.chunks)?,
         pieces: pieces.iter().map(GatherPiece::from_bytes).collect(),
+        verification: verification(message.verification)?,
     };
     if plan.is_sound() { Ok(plan) } else { Err(Malformed("gathered pieces")) }
 }
@@ -109,7 +114,7 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
 mod tests {
     use keyway_proto::{
         ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Durability, NodeId, Piece, PutPlan,
-        SessionOwner, TransferId,
+        SessionOwner, TransferId, Verification,
     };
     use proptest::prelude::*;
 
@@ -140,7 +145,10 @@ mod tests {
         let chunks = prop::collection::vec(spec, 0..20);
         (transfer, digests, 0..3, pieces, chunks, gathered()).prop_map(
             move |(transfer, digests, kind, pieces, chunks, gathered)| match kind {
-                0 => DirectWork::Get(GetPlan { transfer, tenant, pieces }, digests),
+                0 => {
+                    let verification = Verification::ALL[pieces.len() % 3];
+                    DirectWork::Get(GetPlan { transfer, tenant, pieces, verification }, digests)
+                }
                 1 => DirectWork::Gather(GatherPlan { transfer, tenant, ..gathered }, digests),
                 _ => {
                     let durability = Durability::ALL[chunks.len() % 2];
@@ -163,7 +171,8 @@ mod tests {
             };
             let pieces = pieces.into_iter().map(place).collect();
             let (transfer, tenant) = (TransferId::from_bytes([0; 16]), TenantId(0));
-            GatherPlan { transfer, tenant, chunks, pieces }
+            let verification = Verification::ALL[chunks.len() % 3];
+            GatherPlan { transfer, tenant, chunks, pieces, verification }
         })
     }
 
@@ -255,6 +264,7 @@ mod tests {
                     tenant: TenantId(1),
                     chunks: vec![ChunkId::new(1, [3; 10])],
                     pieces,
+                    verification: Verification::Inline,
                 },
                 DigestSet::NONE,
             ),

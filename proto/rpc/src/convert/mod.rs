@@ -7,6 +7,7 @@ use keyway_proto::plan::ChunkSpec;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, Durability, GetPlan, KeyFate,
     KeyStrength, NodeId, Piece, PutPlan, Receipt, Standing, TenantId, TransferId, TransferPath,
+    Verification,
 };
 
 use crate::schema;
@@ -81,13 +82,40 @@ pub fn get_request(node: NodeId, plan: &GetPlan) -> schema::GetRequest {
         transfer: transfer_bytes(plan.transfer),
         tenant: plan.tenant.0,
         pieces: piece_messages(&plan.pieces),
+        verification: verification_number(plan.verification),
     }
 }
 
 /// The plan in a request. Its length does not overflow.
 pub fn get_plan(request: &schema::GetRequest) -> Result<GetPlan, Malformed> {
     let transfer = transfer_id(&request.transfer)?;
-    Ok(GetPlan { transfer, tenant: TenantId(request.tenant), pieces: pieces(&request.pieces)? })
+    Ok(GetPlan {
+        transfer,
+        tenant: TenantId(request.tenant),
+        pieces: pieces(&request.pieces)?,
+        verification: verification(request.verification)?,
+    })
+}
+
+fn verification_number(verification: Verification) -> i32 {
+    let number = match verification {
+        Verification::BeforeDelivery => schema::Verification::BeforeDelivery,
+        Verification::Inline => schema::Verification::Inline,
+        Verification::Client => schema::Verification::Client,
+    };
+    number.into()
+}
+
+fn verification(number: i32) -> Result<Verification, Malformed> {
+    match schema::Verification::try_from(number) {
+        Ok(schema::Verification::BeforeDelivery) => Ok(Verification::BeforeDelivery),
+        // Gateways from before there was a choice say nothing.
+        Ok(schema::Verification::Unspecified | schema::Verification::Inline) => {
+            Ok(Verification::Inline)
+        }
+        Ok(schema::Verification::Client) => Ok(Verification::Client),
+        Err(_) => Err(Malformed("verification")),
+    }
 }
 
 /// The message for a plan.
@@ -323,8 +351,18 @@ mod tests {
             transfer: TransferId::new(1, [2; 10]),
             tenant: TenantId(3),
             pieces: vec![Piece { chunk: ChunkId::new(4, [5; 10]), range }],
+            verification: Verification::Client,
         };
-        assert_eq!(get_plan(&get_request(NodeId(1), &plan)), Ok(plan.clone()));
+        for verification in Verification::ALL {
+            let plan = GetPlan { verification, ..plan.clone() };
+            let request = get_request(NodeId(1), &plan);
+            assert_eq!(get_plan(&request), Ok(plan));
+            let silent = schema::GetRequest { verification: 0, ..request.clone() };
+            let inline = get_plan(&silent).map(|plan| plan.verification);
+            assert_eq!(inline, Ok(Verification::Inline));
+            let foreign = schema::GetRequest { verification: 4, ..request };
+            assert_eq!(get_plan(&foreign), Err(Malformed("verification")));
+        }
         let put = PutPlan {
             transfer: plan.transfer,
             tenant: plan.tenant,

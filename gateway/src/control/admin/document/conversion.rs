@@ -5,7 +5,7 @@ use keyway_auth::directory::{
     UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Verification};
 
 use super::*;
 use crate::control::admin::error::AdminError;
@@ -21,6 +21,7 @@ impl TenantDocument {
             public_access_block: Block::default(),
             limits: Limits::default(),
             quota: Quota::default(),
+            verify: None,
             usage: None,
         }
     }
@@ -42,6 +43,7 @@ impl From<&Tenant> for TenantDocument {
             },
             limits: tenant.limits.into(),
             quota: Quota { bytes: tenant.quota.bytes, objects: tenant.quota.objects },
+            verify: tenant.verification.map(Into::into),
             usage: None,
         }
     }
@@ -80,6 +82,26 @@ impl TryFrom<Limits> for directory::Limits {
 impl From<Quota> for directory::Quota {
     fn from(quota: Quota) -> Self {
         Self { bytes: quota.bytes, objects: quota.objects }
+    }
+}
+
+impl From<Verification> for Verify {
+    fn from(verification: Verification) -> Self {
+        match verification {
+            Verification::BeforeDelivery => Self::BeforeDelivery,
+            Verification::Inline => Self::Inline,
+            Verification::Client => Self::Client,
+        }
+    }
+}
+
+impl From<Verify> for Verification {
+    fn from(verify: Verify) -> Self {
+        match verify {
+            Verify::BeforeDelivery => Self::BeforeDelivery,
+            Verify::Inline => Self::Inline,
+            Verify::Client => Self::Client,
+        }
     }
 }
 
