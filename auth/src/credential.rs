@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use keyway_proto::{TenantId, Verification};
+use keyway_proto::{TenantId, Verification, Weight};
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
@@ -215,4 +215,6 @@ pub struct Terms {
     pub quota: Quota,
     /// When what is read of its buckets is compared with its checksums.
     pub verification: Option<Verification>,
+    /// Its share of what several want at once.
+    pub weight: Weight,
 }

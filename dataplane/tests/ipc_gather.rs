@@ -25,7 +25,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork, GatherPiece,
     GatherPlan, KeyStrength, LocalSessionRequest, NodeId, PutPlan, RemoteWindow, SessionId,
-    SessionOwner, SessionToken, TenantId, TransferId, TransferPath, Verification,
+    SessionOwner, SessionToken, TenantId, TransferId, TransferPath, Verification, Weight,
 };
 use keyway_rpc::convert;
 
@@ -78,6 +78,7 @@ async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Ri
     let plan = PutPlan {
         transfer: TransferId::generate(),
         tenant: owner.tenant,
+        weight: Weight::default(),
         chunks: chunks.clone(),
         digests: crc(),
         durability: keyway_proto::Durability::Disk,
@@ -104,8 +105,8 @@ impl Rig {
     fn plan(&self, windows: &[RemoteWindow], pieces: Vec<GatherPiece>) -> DirectPlan {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
         let chunks = self.chunks.iter().map(|chunk| chunk.id).collect();
-        let verification = Verification::default();
-        let plan = GatherPlan { transfer, tenant, chunks, pieces, verification };
+        let (weight, verification) = (Weight::default(), Verification::default());
+        let plan = GatherPlan { transfer, tenant, weight, chunks, pieces, verification };
         let work = DirectWork::Gather(plan, crc());
         let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
         DirectPlan { owner: self.owner.clone(), target, work }

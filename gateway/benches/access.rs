@@ -102,6 +102,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         limits: Limits::default(),
         quota: Quota::default(),
         verification: None,
+        weight: keyway_proto::Weight::default(),
     };
     accounts.add_tenant(tenant).await.unwrap();
     let policy = ManagedPolicy {

@@ -4,7 +4,7 @@ use crate::gather::GatherPlan;
 use crate::id::{SessionId, TenantId, TransferId};
 use crate::plan::{GetPlan, PutPlan};
 use crate::session::SessionOwner;
-use crate::{DigestSet, SessionToken};
+use crate::{DigestSet, SessionToken, Weight};
 
 /// The key of a window or a registration, as the client's adapter knows it. Whoever holds it
 /// can reach the memory, so it has no `Debug` that shows it.
@@ -95,6 +95,15 @@ impl DirectWork {
             Self::Get(plan, _) => plan.tenant,
             Self::Gather(plan, _) => plan.tenant,
             Self::Put(plan) => plan.tenant,
+        }
+    }
+
+    /// Its share of the node.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::Get(plan, _) => plan.weight,
+            Self::Gather(plan, _) => plan.weight,
+            Self::Put(plan) => plan.weight,
         }
     }
 }

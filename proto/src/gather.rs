@@ -6,6 +6,7 @@
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
 use crate::verification::Verification;
+use crate::weight::Weight;
 
 /// Most pieces of one plan. With as many chunks it still fits a grant.
 pub const GATHER_PIECES_MAX: usize = 16 << 10;
@@ -17,6 +18,8 @@ pub struct GatherPlan {
     pub transfer: TransferId,
     /// Whose bytes they are, for admission and accounting.
     pub tenant: TenantId,
+    /// The tenant's share of the node, beside others that want it.
+    pub weight: Weight,
     /// The chunks that pieces are of.
     pub chunks: Vec<ChunkId>,
     /// The pieces, in the order of their places.
@@ -110,6 +113,7 @@ mod tests {
         GatherPlan {
             transfer: TransferId::from_bytes([1; 16]),
             tenant: TenantId(1),
+            weight: Weight::default(),
             chunks: vec![ChunkId::from_bytes([2; 16]); chunks],
             pieces: pieces.to_vec(),
             verification: Verification::default(),

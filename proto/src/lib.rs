@@ -26,6 +26,7 @@ pub mod session_token;
 pub mod token;
 pub mod unit;
 pub mod verification;
+pub mod weight;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
@@ -46,3 +47,4 @@ pub use session::{
 pub use session_token::{InvalidSessionToken, SessionToken};
 pub use token::{InvalidRdmaToken, RdmaToken};
 pub use verification::Verification;
+pub use weight::{InvalidWeight, Weight};

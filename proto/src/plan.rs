@@ -9,6 +9,7 @@ use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
 use crate::unit::CHUNK_BYTES_MAX;
 use crate::verification::Verification;
+use crate::weight::Weight;
 
 /// Reads pieces of chunks, in order, as one run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct GetPlan {
     pub transfer: TransferId,
     /// Whose bytes they are, for admission and accounting.
     pub tenant: TenantId,
+    /// The tenant's share of the node, beside others that want it.
+    pub weight: Weight,
     /// The pieces, delivered in this order.
     pub pieces: Vec<Piece>,
     /// When they are compared with their checksums.
@@ -46,6 +49,8 @@ pub struct PutPlan {
     pub transfer: TransferId,
     /// Whose bytes they will be, for admission and accounting.
     pub tenant: TenantId,
+    /// The tenant's share of the node, beside others that want it.
+    pub weight: Weight,
     /// The chunks to fill, in order.
     pub chunks: Vec<ChunkSpec>,
     /// The digests of the whole run that the receipt must carry.

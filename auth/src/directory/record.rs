@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use keyway_proto::{TenantId, Verification};
+use keyway_proto::{TenantId, Verification, Weight};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::name::Name;
@@ -83,6 +83,9 @@ pub struct Tenant {
     /// When what is read of its buckets is compared with its checksums, where they do not say.
     #[serde(default)]
     pub verification: Option<Verification>,
+    /// Its share of what several want at once.
+    #[serde(default)]
+    pub weight: Weight,
 }
 
 /// Whom a user's keys are made for.

@@ -10,7 +10,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::unit::GIB;
 use keyway_proto::{
     ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece, PutPlan,
-    TenantId, TransferId, Verification,
+    TenantId, TransferId, Verification, Weight,
 };
 use tempfile::TempDir;
 
@@ -37,6 +37,7 @@ pub(crate) fn put_plan(length: u64) -> PutPlan {
     PutPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         chunks: chunk_lengths(length).map(spec).collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme),
         durability: keyway_proto::Durability::Disk,
@@ -50,6 +51,7 @@ pub(crate) fn get_plan(put: &PutPlan) -> GetPlan {
     GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         pieces: put.chunks.iter().map(piece).collect(),
         verification: Verification::default(),
     }

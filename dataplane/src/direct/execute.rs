@@ -21,7 +21,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::session::Way;
 use super::transport::Transport;
 use super::{Accepted, Direct, gather, get, put};
-use crate::engine::{Admission, Counters};
+use crate::engine::{Admission, Asking, Counters};
 use crate::node::{DirectError, TransferError, Transferred};
 use crate::store::BlobStore;
 use crate::store::tier::MemoryTier;
@@ -132,7 +132,9 @@ impl<T: Transport> Over<'_, T> {
         needs: &Needs,
         plan: &DirectPlan,
     ) -> Result<Moved<T::Batch>, DirectError> {
-        let turn = needs.admission.admit(plan.owner.tenant).await?;
+        let (tenant, weight) = (plan.owner.tenant, plan.work.weight());
+        let asking = Asking { tenant, weight, bytes: plan.length() };
+        let turn = needs.admission.admit(asking).await?;
         let (way, target) = (self.way, &plan.target);
         match &plan.work {
             DirectWork::Get(get, digests) => {

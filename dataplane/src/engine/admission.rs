@@ -1,25 +1,45 @@
 //! Who may start a transfer, and when.
 //!
 //! A node has so many turns, and a tenant so many of them at most. While all are taken,
-//! tenants are served in turn, each first come first served: one that queues a thousand
-//! transfers delays another's next one by a single transfer, not by a thousand.
+//! tenants share what becomes free by their weights, each first come first served: one that queues
+//! a thousand transfers delays another's next one by a single transfer, not by a thousand, and
+//! large ones count for more than small ones.
 //!
-//! Cost: one lock when a transfer begins and one when it ends.
+//! Start-time fair queueing: each transfer has a *tag*, the point in virtual time at which it would
+//! begin if its tenant had a part of the node in proportion to its weight: no earlier than the clock
+//! stood when it came, and no earlier than the end of its tenant's last one. The smallest tag goes
+//! first, and sets the clock. So a tenant that was away has saved nothing up, and one that was
+//! ahead stays behind until the others have caught up. One that gives up a place is charged nothing.
+//!
+//! Cost: one lock when a transfer begins and one when it ends; a look at each tenant that waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Weight};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::EngineConfig;
 use crate::node::TransferError;
 
+/// What is counted in: the smallest transfer has its costs, too, however few bytes it moves.
+const UNIT_BYTES: u64 = 64 << 10;
+
 /// Gives out turns. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Admission {
     state: Arc<Mutex<State>>,
+}
+
+/// A transfer that asks for a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    pub(crate) tenant: TenantId,
+    /// The tenant's share.
+    pub(crate) weight: Weight,
+    /// What it will move.
+    pub(crate) bytes: u64,
 }
 
 /// A transfer's right to run, given back on drop.
@@ -34,16 +54,34 @@ struct State {
     waiting_max: usize,
     running: usize,
     waiting: usize,
-    /// Tenants that run or wait.
+    /// Virtual time: the largest tag of those that have begun.
+    clock: u64,
+    /// Tenants that run or wait, or are ahead of the clock.
     tenants: HashMap<TenantId, Tenant>,
-    /// Those that wait, in the order of their service.
-    ring: VecDeque<TenantId>,
 }
 
 #[derive(Default)]
 struct Tenant {
     running: usize,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// Where the last transfer ends in virtual time.
+    end: u64,
+    waiting: VecDeque<Place>,
+}
+
+/// A place among a tenant's transfers that wait.
+struct Place {
+    asking: Asking,
+    /// The clock when it came.
+    came: u64,
+    turn: oneshot::Sender<Turn>,
+}
+
+impl Asking {
+    /// How long it takes in virtual time.
+    fn length(self) -> u64 {
+        let units = self.bytes.div_ceil(UNIT_BYTES).max(1);
+        units.saturating_mul(u64::from(Weight::MAX.get())) / u64::from(self.weight.get())
+    }
 }
 
 impl Admission {
@@ -55,21 +93,22 @@ impl Admission {
             waiting_max: config.transfers_waiting_max,
             running: 0,
             waiting: 0,
+            clock: 0,
             tenants: HashMap::new(),
-            ring: VecDeque::new(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Waits for a turn. Dropping the future gives up the place.
-    pub(crate) async fn admit(&self, tenant: TenantId) -> Result<Turn, TransferError> {
+    pub(crate) async fn admit(&self, asking: Asking) -> Result<Turn, TransferError> {
         let place = {
             let mut state = self.state.lock();
-            if state.may_run(tenant) {
-                state.begin(tenant);
-                return Ok(Turn { tenant, state: Arc::clone(&self.state) });
+            if state.may_run(asking.tenant) {
+                let now = state.clock;
+                state.begin(asking, now);
+                return Ok(Turn { tenant: asking.tenant, state: Arc::clone(&self.state) });
             }
-            state.queue(tenant)?
+            state.queue(asking)?
         };
         // The sender lives in the queue until it is served or this end is dropped.
         place.await.map_err(|_| TransferError::Busy)
@@ -94,21 +133,23 @@ impl State {
             && of_tenant.is_none_or(|it| it.running < self.tenant_max && it.waiting.is_empty())
     }
 
-    fn begin(&mut self, tenant: TenantId) {
+    /// Begins one that came when the clock stood at `came`.
+    fn begin(&mut self, asking: Asking, came: u64) {
+        let tenant = self.tenants.entry(asking.tenant).or_default();
+        let tag = tenant.end.max(came);
+        tenant.end = tag.saturating_add(asking.length());
+        tenant.running += 1;
         self.running += 1;
-        self.tenants.entry(tenant).or_default().running += 1;
+        self.clock = self.clock.max(tag);
     }
 
-    fn queue(&mut self, tenant: TenantId) -> Result<oneshot::Receiver<Turn>, TransferError> {
+    fn queue(&mut self, asking: Asking) -> Result<oneshot::Receiver<Turn>, TransferError> {
         if self.waiting >= self.waiting_max && self.waiting() >= self.waiting_max {
             return Err(TransferError::Busy);
         }
-        let (sender, place) = oneshot::channel();
-        let queue = &mut self.tenants.entry(tenant).or_default().waiting;
-        if queue.is_empty() {
-            self.ring.push_back(tenant);
-        }
-        queue.push_back(sender);
+        let (turn, place) = oneshot::channel();
+        let tenant = self.tenants.entry(asking.tenant).or_default();
+        tenant.waiting.push_back(Place { asking, came: self.clock, turn });
         self.waiting += 1;
         Ok(place)
     }
@@ -117,7 +158,7 @@ impl State {
     fn waiting(&mut self) -> usize {
         for tenant in self.tenants.values_mut() {
             let before = tenant.waiting.len();
-            tenant.waiting.retain(|place| !place.is_closed());
+            tenant.waiting.retain(|place| !place.turn.is_closed());
             self.waiting -= before - tenant.waiting.len();
         }
         self.waiting
@@ -127,39 +168,40 @@ impl State {
         self.running -= 1;
         if let Some(it) = self.tenants.get_mut(&tenant) {
             it.running -= 1;
-            if it.running == 0 && it.waiting.is_empty() {
-                self.tenants.remove(&tenant);
-            }
         }
     }
 
-    /// The next that may run: of the first tenant in the ring that has a turn left.
+    /// The next that may run: the smallest tag among the first of each tenant that has a turn
+    /// left.
     fn next(&mut self) -> Option<(TenantId, oneshot::Sender<Turn>)> {
+        let mut first: Option<(u64, TenantId)> = None;
+        self.tenants.retain(|id, tenant| {
+            while tenant.waiting.front().is_some_and(|place| place.turn.is_closed()) {
+                tenant.waiting.pop_front();
+                self.waiting -= 1;
+            }
+            let Some(place) = tenant.waiting.front() else {
+                return tenant.running > 0 || tenant.end > self.clock;
+            };
+            let tag = tenant.end.max(place.came);
+            if tenant.running < self.tenant_max && first.is_none_or(|first| (tag, *id) < first) {
+                first = Some((tag, *id));
+            }
+            true
+        });
+        if self.running == 0 && self.waiting == 0 {
+            // Nobody is ahead of anybody.
+            self.tenants.clear();
+            self.clock = 0;
+        }
         if self.running >= self.transfers_max {
             return None;
         }
-        for _ in 0..self.ring.len() {
-            let id = self.ring.pop_front()?;
-            let Some(tenant) = self.tenants.get_mut(&id) else { continue };
-            let mut place = None;
-            if tenant.running < self.tenant_max {
-                while let Some(next) = tenant.waiting.pop_front() {
-                    self.waiting -= 1;
-                    if !next.is_closed() {
-                        place = Some(next);
-                        break;
-                    }
-                }
-            }
-            if !tenant.waiting.is_empty() {
-                self.ring.push_back(id);
-            }
-            if let Some(place) = place {
-                self.begin(id);
-                return Some((id, place));
-            }
-        }
-        None
+        let (_, id) = first?;
+        let Place { asking, came, turn } = self.tenants.get_mut(&id)?.waiting.pop_front()?;
+        self.waiting -= 1;
+        self.begin(asking, came);
+        Some((id, turn))
     }
 }
 
@@ -195,10 +237,18 @@ mod tests {
         })
     }
 
-    type Asking<'a> = BoxFuture<'a, Result<Turn, TransferError>>;
+    type Waiting<'a> = BoxFuture<'a, Result<Turn, TransferError>>;
 
-    fn ask(admission: &Admission, tenant: TenantId) -> (Option<Turn>, Asking<'_>) {
-        let mut asking = admission.admit(tenant).boxed();
+    fn asking(tenant: TenantId) -> Asking {
+        Asking { tenant, weight: Weight::default(), bytes: 0 }
+    }
+
+    fn ask(admission: &Admission, tenant: TenantId) -> (Option<Turn>, Waiting<'_>) {
+        ask_for(admission, asking(tenant))
+    }
+
+    fn ask_for(admission: &Admission, asking: Asking) -> (Option<Turn>, Waiting<'_>) {
+        let mut asking = admission.admit(asking).boxed();
         let turn = asking.as_mut().now_or_never().map(|turn| turn.expect("a place"));
         (turn, asking)
     }
@@ -209,7 +259,7 @@ mod tests {
         let (running, _) = ask(&admission, A);
         let (none, mut waiting) = ask(&admission, A);
         assert!(running.is_some() && none.is_none());
-        let refused = admission.admit(B).now_or_never().expect("answers at once");
+        let refused = admission.admit(asking(B)).now_or_never().expect("answers at once");
         assert!(matches!(refused, Err(TransferError::Busy)));
         assert_eq!((admission.transfers(), admission.waiting()), (1, 1));
         drop(running);
@@ -228,11 +278,64 @@ mod tests {
         let mut of_a: Vec<_> = (0..10).map(|_| ask(&admission, A).1).collect();
         let mut of_b = ask(&admission, B).1;
         drop(running);
-        let first = of_a[0].as_mut().now_or_never().expect("A came first");
-        assert!(of_b.as_mut().now_or_never().is_none());
+        let first = of_b.as_mut().now_or_never().expect("B has had nothing yet");
+        assert!(of_a[0].as_mut().now_or_never().is_none());
         drop(first);
-        assert!(of_b.as_mut().now_or_never().is_some(), "then it is B's turn");
-        assert!(of_a[1].as_mut().now_or_never().is_some(), "and A's again");
+        assert!(of_a[0].as_mut().now_or_never().is_some(), "then it is A's turn");
+    }
+
+    /// How many of 110 turns A got, where both want all they can get.
+    fn turns_of_a(a: Asking, b: Asking) -> usize {
+        let admission = admission(1, 1, 1000);
+        let mut running = ask(&admission, TenantId(9)).0;
+        let mut waiting: Vec<(bool, Waiting<'_>)> = (0..200)
+            .flat_map(|_| [(true, ask_for(&admission, a).1), (false, ask_for(&admission, b).1)])
+            .collect();
+        let mut of_a = 0;
+        for _ in 0..110 {
+            drop(running.take());
+            let served = waiting.iter_mut().enumerate().find_map(|(at, (_, waiting))| {
+                Some((at, waiting.as_mut().now_or_never()?.expect("a turn")))
+            });
+            let (at, turn) = served.expect("somebody is served");
+            running = Some(turn);
+            of_a += usize::from(waiting.remove(at).0);
+        }
+        of_a
+    }
+
+    /// Ten times the weight, ten times the turns; twice the bytes, half of them.
+    #[test]
+    fn tenants_share_by_weight_and_bytes() {
+        let of = |tenant, weight, bytes| {
+            let weight = Weight::new(weight).expect("a weight");
+            Asking { tenant, weight, bytes }
+        };
+        assert_eq!(turns_of_a(of(A, 100, 1), of(B, 100, 4096)), 55);
+        assert_eq!(turns_of_a(of(A, 1000, 1), of(B, 100, 1)), 100);
+        assert_eq!(turns_of_a(of(A, 10, 1), of(B, 100, 1)), 10);
+        let share = turns_of_a(of(A, 100, 2 << 20), of(B, 100, 1 << 20));
+        assert!((36..=37).contains(&share), "{share}");
+    }
+
+    /// A tenant that comes and goes does not escape what it was charged, nor what it did not get.
+    #[test]
+    fn what_was_had_is_remembered_while_others_wait() {
+        let admission = admission(1, 1, 100);
+        let large = Asking { tenant: A, weight: Weight::default(), bytes: 1 << 30 };
+        let (running, _) = ask_for(&admission, large);
+        let mut of_b: Vec<_> = (0..3).map(|_| ask(&admission, B).1).collect();
+        drop(running);
+        let (_, mut again) = ask_for(&admission, large);
+        for waiting in &mut of_b {
+            let turn = waiting.as_mut().now_or_never().expect("B's are small").expect("a turn");
+            assert!(again.as_mut().now_or_never().is_none());
+            drop(turn);
+        }
+        let turn = again.as_mut().now_or_never().expect("nobody else waits");
+        drop(turn);
+        assert!(admission.state.lock().tenants.is_empty());
+        assert_eq!(admission.state.lock().clock, 0);
     }
 
     /// A tenant never has more than its bound, and what it leaves free others take.

@@ -16,6 +16,7 @@ use keyway_proto::key::Relinquished;
 use keyway_proto::{
     ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
     Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
+    Weight,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -37,7 +38,7 @@ mod put;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use admission::{Admission, Turn};
+pub(crate) use admission::{Admission, Asking, Turn};
 pub(crate) use gather::{Gathering, Run, Step};
 pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
@@ -157,7 +158,8 @@ impl StorageNode for LocalNode {
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {
         self.counters.gets.fetch_add(1, Ordering::Relaxed);
-        let turn = self.admission.admit(plan.tenant).await?;
+        let (tenant, weight, bytes) = (plan.tenant, plan.weight, plan.length());
+        let turn = self.admission.admit(Asking { tenant, weight, bytes }).await?;
         let reading =
             get::start(&plan, &*self.store, &self.memory.leases, turn, &self.counters).await;
         reading.map(Delivery::from).inspect_err(|_| self.counters.count_failure())
@@ -165,7 +167,8 @@ impl StorageNode for LocalNode {
 
     async fn put(&self, plan: PutPlan, body: Body) -> Result<Receipt, TransferError> {
         self.counters.puts.fetch_add(1, Ordering::Relaxed);
-        let _turn = self.admission.admit(plan.tenant).await?;
+        let (tenant, weight, bytes) = (plan.tenant, plan.weight, plan.length());
+        let _turn = self.admission.admit(Asking { tenant, weight, bytes }).await?;
         let (store, tier) = (&*self.store, self.tier.as_deref());
         let receipt = put::run(&plan, body, store, tier, &self.memory.leases).await;
         match &receipt {
@@ -210,7 +213,9 @@ impl StorageNode for LocalNode {
         tenant: TenantId,
         chunks: &[ChunkId],
     ) -> Result<Prefetched, TransferError> {
-        let _turn = self.admission.admit(tenant).await?;
+        // Counted as the smallest: what it brings in is charged to those who read it.
+        let weight = Weight::default();
+        let _turn = self.admission.admit(Asking { tenant, weight, bytes: 0 }).await?;
         match &self.tier {
             Some(tier) => Ok(tier.load(chunks).await),
             None => Ok(Prefetched { missed: chunks.len() as u64, ..Prefetched::default() }),

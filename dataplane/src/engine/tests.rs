@@ -6,7 +6,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::unit::{KIB, MIB};
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkSpec, DigestSet, Piece, TenantId, TransferId,
-    Verification,
+    Verification, Weight,
 };
 
 use super::*;
@@ -21,6 +21,7 @@ fn put_plan(length: u64) -> PutPlan {
     PutPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         chunks: chunk_lengths(length)
             .map(|length| ChunkSpec { id: ChunkId::generate(), length })
             .collect(),
@@ -35,6 +36,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
     GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         pieces: put.chunks.iter().map(piece).collect(),
         verification: Verification::default(),
     }
@@ -84,7 +86,8 @@ async fn frames_are_as_long_as_memory_is_contiguous() {
     let node = LocalNode::over_tier(NodeId(1), Arc::new(tier), pool, &EngineConfig::default());
     let (bytes, plan) = (content(33 * MIB), put_plan(33 * MIB));
     node.put(plan.clone(), body(&bytes, MIB as usize)).await.expect("stored");
-    let turn = node.admission.admit(TenantId::ROOT).await.expect("free");
+    let asking = Asking { tenant: TenantId::ROOT, weight: Weight::default(), bytes: 1 };
+    let turn = node.admission.admit(asking).await.expect("free");
     let get = get_plan(&plan);
     let reading = get::start(&get, &*node.store, &node.memory.leases, turn, &node.counters);
     let frames: Vec<_> = reading.await.expect("here").frames.try_collect().await.expect("whole");

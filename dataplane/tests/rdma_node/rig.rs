@@ -14,7 +14,7 @@ use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
     GetPlan, KeyStrength, NodeId, Piece, PutPlan, RemoteWindow, SessionId, SessionOwner,
-    SessionRequest, SessionToken, TenantId, TransferId, TransferPath, Verification,
+    SessionRequest, SessionToken, TenantId, TransferId, TransferPath, Verification, Weight,
 };
 use keyway_rpc::convert;
 use keyway_sys::verbs::Verbs;
@@ -165,6 +165,7 @@ impl Client {
         let plan = PutPlan {
             transfer: TransferId::generate(),
             tenant: self.owner.tenant,
+            weight: Weight::default(),
             chunks: chunks.to_vec(),
             digests: crc(),
             durability: keyway_proto::Durability::Disk,
@@ -174,8 +175,8 @@ impl Client {
 
     pub(crate) fn get_plan(&self, windows: &[RemoteWindow], pieces: Vec<Piece>) -> DirectPlan {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
-        let verification = Verification::default();
-        let plan = GetPlan { transfer, tenant, pieces, verification };
+        let (weight, verification) = (Weight::default(), Verification::default());
+        let plan = GetPlan { transfer, tenant, weight, pieces, verification };
         self.plan(windows, DirectWork::Get(plan, crc()))
     }
 }

@@ -243,6 +243,7 @@ impl CredentialStore for Accounts {
             limits: tenant.limits,
             quota: tenant.quota,
             verification: tenant.verification,
+            weight: tenant.weight,
         })
     }
 }

@@ -69,6 +69,7 @@ async fn store(node: &dyn StorageNode, made: UnixMs) -> Extent {
     let plan = PutPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: keyway_proto::Weight::default(),
         chunks: vec![chunk],
         digests: DigestSet::NONE,
         durability: keyway_proto::Durability::Disk,

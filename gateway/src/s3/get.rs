@@ -213,6 +213,7 @@ pub(super) async fn deliver(
     range: ByteRange,
     verification: Verification,
 ) -> Result<Vec<Delivery>, Failure> {
+    let weight = core.weight(tenant);
     let mut plans: Vec<(NodeId, GetPlan)> = Vec::with_capacity(1);
     for (index, piece) in ranges::pieces(object, range) {
         let node = object.extents[index].node;
@@ -221,7 +222,7 @@ pub(super) async fn deliver(
             _ => {
                 let transfer = TransferId::generate();
                 let pieces = vec![piece];
-                plans.push((node, GetPlan { transfer, tenant, pieces, verification }));
+                plans.push((node, GetPlan { transfer, tenant, weight, pieces, verification }));
             }
         }
     }

@@ -69,7 +69,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use keyway_auth::CredentialStore;
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
-use keyway_proto::{TenantId, Verification};
+use keyway_proto::{TenantId, Verification, Weight};
 
 use crate::audit::Audit;
 use crate::control::admin::Administration;
@@ -148,6 +148,11 @@ struct Core {
 }
 
 impl Core {
+    /// The tenant's share of what several want at once.
+    fn weight(&self, tenant: TenantId) -> Weight {
+        self.credentials.terms(tenant).weight
+    }
+
     /// Has what nothing names any more released soon.
     fn wake_maintenance(&self) {
         if let Some(maintenance) = &self.maintenance {

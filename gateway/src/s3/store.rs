@@ -158,7 +158,7 @@ pub(super) async fn store_stream(
     body: keyway_dataplane::Body,
 ) -> Result<Stored, Failure> {
     let node = core.nodes.place(fastrand::u64(..)).clone();
-    let plan = planned(tenant, length, digests, durability);
+    let plan = planned(core, tenant, length, digests, durability);
     let chunks = plan.chunks.clone();
     let stored = node.put(plan, body).await;
     if matches!(stored, Err(TransferError::Full)) {
@@ -171,6 +171,7 @@ pub(super) async fn store_stream(
 
 /// A plan for `length` bytes in new chunks.
 pub(super) fn planned(
+    core: &Core,
     tenant: TenantId,
     length: u64,
     digests: DigestSet,
@@ -180,6 +181,7 @@ pub(super) fn planned(
     PutPlan {
         transfer: TransferId::generate(),
         tenant,
+        weight: core.weight(tenant),
         chunks: chunk_lengths(length).map(chunk).collect(),
         digests,
         durability,

@@ -262,8 +262,8 @@ impl DirectNode {
                     let (transfer, tenant) = (gather.transfer, gather.tenant);
                     let chunk = gather.chunks[piece.chunk as usize];
                     let pieces = vec![Piece { chunk, range: piece.range() }];
-                    let verification = gather.verification;
-                    let plan = GetPlan { transfer, tenant, pieces, verification };
+                    let (weight, verification) = (gather.weight, gather.verification);
+                    let plan = GetPlan { transfer, tenant, weight, pieces, verification };
                     let mut body = self.inner.get(plan).await?.body;
                     let mut at = piece.at as usize;
                     while let Some(frame) = body.next().await {

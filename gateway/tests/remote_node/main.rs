@@ -21,6 +21,7 @@ use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
     LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
     SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId, Verification,
+    Weight,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
@@ -48,6 +49,7 @@ fn put_plan(length: u64) -> PutPlan {
     PutPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         chunks: chunk_lengths(length)
             .map(|length| ChunkSpec { id: ChunkId::generate(), length })
             .collect(),
@@ -62,6 +64,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
     GetPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
+        weight: Weight::default(),
         pieces: put.chunks.iter().map(whole).collect(),
         verification: Verification::default(),
     }

@@ -168,12 +168,14 @@ fn tenants_say_for_their_buckets() -> Result<()> {
     let set = world.admin(&["tenant", "set", "one", "--verify", "none"])?;
     ensure!(set.get("verify").is_none_or(serde_json::Value::is_null), "{set}");
     ensure!(told("silent")?.is_none());
-    let (status, answer) = world.call(
-        world.server.credentials(),
-        "PUT",
-        "tenants/one",
-        Some(&json!({ "verify": "never" })),
-    )?;
-    ensure!(status == 400, "{status} {answer}");
+    for bad in [json!({ "verify": "never" }), json!({ "weight": 0 }), json!({ "weight": 10_001 })] {
+        let root = world.server.credentials();
+        let (status, answer) = world.call(root, "PUT", "tenants/one", Some(&bad))?;
+        ensure!(status == 400, "{bad}: {status} {answer}");
+    }
+    let set = world.admin(&["tenant", "set", "one", "--weight", "300"])?;
+    ensure!(set["weight"] == json!(300), "{set}");
+    let set = world.admin(&["tenant", "set", "one", "--bytes", "1GiB"])?;
+    ensure!(set["weight"] == json!(300), "{set}");
     Ok(())
 }

@@ -34,6 +34,7 @@ fn tenant(number: u64, called: &str) -> Tenant {
         limits: Limits::default(),
         quota: Quota::default(),
         verification: None,
+        weight: keyway_proto::Weight::default(),
     }
 }
 

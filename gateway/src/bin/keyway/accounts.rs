@@ -50,6 +50,9 @@ enum TenantCommand {
         /// say: `before-delivery`, `inline` or `client`; or `none`, as the server has it.
         #[arg(long, value_name = "WHEN", value_parser = verify)]
         verify: Option<Verify>,
+        /// Its share of what several tenants want at once: 1 to 10000, 100 unless said.
+        #[arg(long, value_name = "NUMBER")]
+        weight: Option<u32>,
     },
     /// Gives a tenant another name.
     Rename { tenant: String, name: String },
@@ -251,7 +254,8 @@ impl Admin {
 }
 
 /// The fields of each kind that are sent, of those that are told.
-const TENANT: [&str; 6] = ["name", "state", "public_access_block", "limits", "quota", "verify"];
+const TENANT: [&str; 7] =
+    ["name", "state", "public_access_block", "limits", "quota", "verify", "weight"];
 const USER: [&str; 6] = ["kind", "state", "groups", "policies", "tags", "limits"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
 /// A time that lies ahead on every clock, which the server takes for its own now.
@@ -285,7 +289,7 @@ impl Tenants {
                 TenantCommand::Create { tenant } => {
                     return show(&admin.make(&path(tenant), &TENANT, json!({})).await?);
                 }
-                TenantCommand::Set { tenant, limits, bytes, objects, verify } => {
+                TenantCommand::Set { tenant, limits, bytes, objects, verify, weight } => {
                     let known = admin.get(&path(tenant)).await?;
                     let stored = [("bytes", *bytes), ("objects", *objects)];
                     let mut fields = json!({
@@ -294,6 +298,9 @@ impl Tenants {
                     });
                     if let Some(Verify(verify)) = verify {
                         fields["verify"] = json!(verify);
+                    }
+                    if let Some(weight) = weight {
+                        fields["weight"] = json!(weight);
                     }
                     return show(&admin.merge(known, &path(tenant), &TENANT, fields).await?);
                 }

@@ -46,6 +46,7 @@ struct Tenant {
     limits: Option<Value>,
     quota: Option<Value>,
     verify: Option<Value>,
+    weight: Option<Value>,
     /// Policies: their text, or the policy itself.
     policies: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
@@ -89,6 +90,7 @@ impl Args {
                 ("limits", &tenant.limits),
                 ("quota", &tenant.quota),
                 ("verify", &tenant.verify),
+                ("weight", &tenant.weight),
             ] {
                 if let Some(value) = value {
                     settings[name] = value.clone();

@@ -11,7 +11,7 @@ use keyway_auth::directory::{
 };
 use keyway_auth::root::{check_access_key, check_secret, generated_secret};
 use keyway_auth::{AccessKeyId, Principal, SecretKey};
-use keyway_proto::TenantId;
+use keyway_proto::{TenantId, Weight};
 use serde::de::DeserializeOwned;
 
 use super::call::{AdminCall, Target, Verb};
@@ -84,6 +84,8 @@ impl Administration {
             return Err(AdminError::Denied);
         }
         let limits: Limits = settings.limits.try_into()?;
+        let weight = settings.weight.map_or(Ok(Weight::default()), Weight::try_from);
+        let weight = weight.map_err(|_| AdminError::OutOfBounds("weight"))?;
         let known = self.accounts.directory().tenant_number(text);
         let Some(number) = known else {
             let name: Name = text.parse().map_err(AdminError::Name)?;
@@ -96,6 +98,7 @@ impl Administration {
                 limits,
                 quota: settings.quota.into(),
                 verification: settings.verify.map(Into::into),
+                weight,
             };
             let made = self.accounts.add_tenant(tenant).await?;
             return answered(StatusCode::CREATED, &TenantDocument::from(&made), Cut::default());
@@ -115,6 +118,7 @@ impl Administration {
                     limits,
                     quota: settings.quota.into(),
                     verification: settings.verify.map(Into::into),
+                    weight,
                 };
                 told = Some(TenantDocument::from(&tenant));
                 Ok::<_, AdminError>(Some(Change::PutTenant(tenant)))

@@ -100,6 +100,9 @@ pub struct TenantSettings {
     pub quota: Quota,
     /// When what is read of its buckets is compared with its checksums, where they did not say.
     pub verify: Option<Verify>,
+    /// Its share of what several tenants want at once, 1 to 10,000; 100 unless it is said.
+    #[schema(minimum = 1, maximum = 10000)]
+    pub weight: Option<u32>,
 }
 
 /// A tenant.
@@ -123,6 +126,8 @@ pub struct TenantDocument {
     /// When what is read of its buckets is compared with its checksums, where they did not say.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verify: Option<Verify>,
+    /// Its share of what several tenants want at once.
+    pub weight: u32,
     /// What it stores.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,

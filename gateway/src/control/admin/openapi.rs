@@ -8,7 +8,7 @@ use super::document::{
     Block, ErrorDocument, ErrorWords, GroupDocument, GroupSettings, Groups, HolderKind,
     KeyDocument, KeySettings, KeyStanding, Keys, Limits, Policies, PolicyDocument, PolicySettings,
     ProviderDocument, ProviderSettings, Providers, Quota, RoleDocument, RoleSettings, Roles, State,
-    TenantDocument, TenantSettings, Tenants, Usage, UserDocument, UserSettings, Users,
+    TenantDocument, TenantSettings, Tenants, Usage, UserDocument, UserSettings, Users, Verify,
 };
 
 /// What each route is about: its plural's and its documents' schemas.
@@ -95,6 +95,7 @@ fn schemas() -> Value {
         .schema_from::<UserDocument>()
         .schema_from::<UserSettings>()
         .schema_from::<Users>()
+        .schema_from::<Verify>()
         .build();
     let mut schemas = serde_json::to_value(components.schemas).expect("schemas have a JSON form");
     flatten(&mut schemas);

@@ -8,7 +8,7 @@ use keyway_meta::Object;
 use keyway_proto::gather::GATHER_PIECES_MAX;
 use keyway_proto::{
     DirectWork, GatherPiece, GatherPlan, NodeId, PlacedRange, RangesRequest, TenantId, TransferId,
-    Verification,
+    Verification, Weight,
 };
 use s3s::S3ErrorCode;
 
@@ -78,7 +78,7 @@ pub(in crate::s3) async fn gathered_into(
 ) -> Result<Moved, Failure> {
     let node = offered.token.session().node();
     let plan = match plan(object, request.ranges(), caller.account(), node) {
-        Ok(plan) => GatherPlan { verification, ..plan },
+        Ok(plan) => GatherPlan { weight: core.weight(plan.tenant), verification, ..plan },
         Err(Refusal::Leaves) => return Err(Failure::RangeNotSatisfiable { size: object.size }),
         Err(Refusal::TooMany) => {
             let message = "The ranges are of too many chunks of the object.";
@@ -156,8 +156,9 @@ fn plan(
             return Err(Refusal::TooMany);
         }
     }
-    let verification = Verification::default();
-    Ok(GatherPlan { transfer: TransferId::generate(), tenant, chunks, pieces, verification })
+    let (weight, verification) = (Weight::default(), Verification::default());
+    let transfer = TransferId::generate();
+    Ok(GatherPlan { transfer, tenant, weight, chunks, pieces, verification })
 }
 
 #[cfg(test)]

@@ -91,7 +91,8 @@ pub(in crate::s3) async fn moved_into(
         Err(holder) => return decline(Declined::OtherNode, holder),
     };
     let (id, tenant) = (TransferId::generate(), caller.account());
-    let plan = GetPlan { transfer: id, tenant, pieces, verification };
+    let weight = core.weight(tenant);
+    let plan = GetPlan { transfer: id, tenant, weight, pieces, verification };
     let (moved, _) = transfer(core, caller, offered, DirectWork::Get(plan, ALWAYS)).await?;
     Ok(Direct::Moved(moved))
 }

@@ -108,7 +108,7 @@ pub(in crate::s3) async fn store(
     let node = core.nodes.by_id(offered.token.session().node());
     let node = node.ok_or(DirectError::NoSuchSession)?.clone();
     let digests = digests.union(ALWAYS);
-    let plan = store::planned(caller.account(), offered.length(), digests, durability);
+    let plan = store::planned(core, caller.account(), offered.length(), digests, durability);
     let chunks = plan.chunks.clone();
     let (moved, receipt) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
     let stored = Stored::new(node, chunks, receipt.digests, receipt.durability);

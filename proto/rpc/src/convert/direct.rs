@@ -10,7 +10,7 @@ use prost::Message as _;
 use super::{
     Malformed, chunk_ids, digest_bits, digest_set, pack_chunk_ids, piece_messages, pieces,
     put_plan, put_request, session_owner, transfer_bytes, transfer_id, verification,
-    verification_number,
+    verification_number, weight,
 };
 use crate::schema;
 use crate::schema::direct_plan::Work;
@@ -29,6 +29,7 @@ pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
             pieces: piece_messages(&get.pieces),
             digests: digest_bits(*digests),
             verification: verification_number(get.verification),
+            weight: get.weight.get(),
         }),
         DirectWork::Gather(gather, digests) => Work::Gather(gather_message(gather, *digests)),
         DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
@@ -66,6 +67,7 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
                 tenant: TenantId(get.tenant),
                 pieces: pieces(&get.pieces)?,
                 verification: verification(get.verification)?,
+                weight: weight(get.weight)?,
             },
             digest_set(get.digests)?,
         ),
@@ -93,6 +95,7 @@ fn gather_message(plan: &GatherPlan, digests: DigestSet) -> schema::DirectGather
         pieces: pieces.into(),
         digests: digest_bits(digests),
         verification: verification_number(plan.verification),
+        weight: plan.weight.get(),
     }
 }
 
@@ -106,6 +109,7 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
         chunks: chunk_ids(&message.chunks)?,
         pieces: pieces.iter().map(GatherPiece::from_bytes).collect(),
         verification: verification(message.verification)?,
+        weight: weight(message.weight)?,
     };
     if plan.is_sound() { Ok(plan) } else { Err(Malformed("gathered pieces")) }
 }
@@ -114,7 +118,7 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
 mod tests {
     use keyway_proto::{
         ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Durability, NodeId, Piece, PutPlan,
-        SessionOwner, TransferId, Verification,
+        SessionOwner, TransferId, Verification, Weight,
     };
     use proptest::prelude::*;
 
@@ -143,16 +147,22 @@ mod tests {
         });
         let pieces = prop::collection::vec(piece, 0..20);
         let chunks = prop::collection::vec(spec, 0..20);
-        (transfer, digests, 0..3, pieces, chunks, gathered()).prop_map(
-            move |(transfer, digests, kind, pieces, chunks, gathered)| match kind {
+        let weight =
+            (1..=Weight::MAX.get()).prop_map(|number| Weight::new(number).expect("a weight"));
+        (transfer, digests, (0..3, weight), pieces, chunks, gathered()).prop_map(
+            move |(transfer, digests, (kind, weight), pieces, chunks, gathered)| match kind {
                 0 => {
                     let verification = Verification::ALL[pieces.len() % 3];
-                    DirectWork::Get(GetPlan { transfer, tenant, pieces, verification }, digests)
+                    let plan = GetPlan { transfer, tenant, weight, pieces, verification };
+                    DirectWork::Get(plan, digests)
                 }
-                1 => DirectWork::Gather(GatherPlan { transfer, tenant, ..gathered }, digests),
+                1 => {
+                    DirectWork::Gather(GatherPlan { transfer, tenant, weight, ..gathered }, digests)
+                }
                 _ => {
                     let durability = Durability::ALL[chunks.len() % 2];
-                    DirectWork::Put(PutPlan { transfer, tenant, chunks, digests, durability })
+                    let plan = PutPlan { transfer, tenant, weight, chunks, digests, durability };
+                    DirectWork::Put(plan)
                 }
             },
         )
@@ -172,7 +182,8 @@ mod tests {
             let pieces = pieces.into_iter().map(place).collect();
             let (transfer, tenant) = (TransferId::from_bytes([0; 16]), TenantId(0));
             let verification = Verification::ALL[chunks.len() % 3];
-            GatherPlan { transfer, tenant, chunks, pieces, verification }
+            let weight = Weight::default();
+            GatherPlan { transfer, tenant, weight, chunks, pieces, verification }
         })
     }
 
@@ -228,6 +239,7 @@ mod tests {
                 chunks: vec![ChunkSpec { id: ChunkId::new(1, [3; 10]), length: 9 }],
                 digests: DigestSet::NONE,
                 durability: Durability::Disk,
+                weight: Weight::default(),
             }),
         }
     }
@@ -262,6 +274,7 @@ mod tests {
                 GatherPlan {
                     transfer: TransferId::new(1, [2; 10]),
                     tenant: TenantId(1),
+                    weight: Weight::default(),
                     chunks: vec![ChunkId::new(1, [3; 10])],
                     pieces,
                     verification: Verification::Inline,

@@ -7,7 +7,7 @@ use keyway_proto::plan::ChunkSpec;
 use keyway_proto::{
     ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, Durability, GetPlan, KeyFate,
     KeyStrength, NodeId, Piece, PutPlan, Receipt, Standing, TenantId, TransferId, TransferPath,
-    Verification,
+    Verification, Weight,
 };
 
 use crate::schema;
@@ -83,6 +83,7 @@ pub fn get_request(node: NodeId, plan: &GetPlan) -> schema::GetRequest {
         tenant: plan.tenant.0,
         pieces: piece_messages(&plan.pieces),
         verification: verification_number(plan.verification),
+        weight: plan.weight.get(),
     }
 }
 
@@ -94,7 +95,13 @@ pub fn get_plan(request: &schema::GetRequest) -> Result<GetPlan, Malformed> {
         tenant: TenantId(request.tenant),
         pieces: pieces(&request.pieces)?,
         verification: verification(request.verification)?,
+        weight: weight(request.weight)?,
     })
+}
+
+fn weight(number: u32) -> Result<Weight, Malformed> {
+    // Gateways from before there were weights say nothing.
+    if number == 0 { Ok(Weight::default()) } else { Weight::new(number).ok_or(Malformed("weight")) }
 }
 
 fn verification_number(verification: Verification) -> i32 {
@@ -127,6 +134,7 @@ pub fn put_request(node: NodeId, plan: &PutPlan) -> schema::PutPlan {
         chunks: plan.chunks.iter().map(chunk_message).collect(),
         digests: digest_bits(plan.digests),
         memory_first: plan.durability == Durability::Memory,
+        weight: plan.weight.get(),
     }
 }
 
@@ -140,6 +148,7 @@ pub fn put_plan(message: &schema::PutPlan) -> Result<PutPlan, Malformed> {
         chunks,
         digests: digest_set(message.digests)?,
         durability: durability(message.memory_first),
+        weight: weight(message.weight)?,
     })
 }
 
@@ -352,6 +361,7 @@ mod tests {
             tenant: TenantId(3),
             pieces: vec![Piece { chunk: ChunkId::new(4, [5; 10]), range }],
             verification: Verification::Client,
+            weight: Weight::MAX,
         };
         for verification in Verification::ALL {
             let plan = GetPlan { verification, ..plan.clone() };
@@ -360,8 +370,12 @@ mod tests {
             let silent = schema::GetRequest { verification: 0, ..request.clone() };
             let inline = get_plan(&silent).map(|plan| plan.verification);
             assert_eq!(inline, Ok(Verification::Inline));
-            let foreign = schema::GetRequest { verification: 4, ..request };
+            let foreign = schema::GetRequest { verification: 4, ..request.clone() };
             assert_eq!(get_plan(&foreign), Err(Malformed("verification")));
+            let heavy = schema::GetRequest { weight: 10_001, ..request.clone() };
+            assert_eq!(get_plan(&heavy), Err(Malformed("weight")));
+            let silent = schema::GetRequest { weight: 0, ..request };
+            assert_eq!(get_plan(&silent).map(|plan| plan.weight), Ok(Weight::default()));
         }
         let put = PutPlan {
             transfer: plan.transfer,
@@ -369,6 +383,7 @@ mod tests {
             chunks: vec![ChunkSpec { id: plan.pieces[0].chunk, length: 9 }],
             digests: DigestSet::NONE.with(ChecksumKind::Crc32).with(ChecksumKind::Md5),
             durability: Durability::Disk,
+            weight: Weight::default(),
         };
         assert_eq!(put_plan(&put_request(NodeId(1), &put)), Ok(put.clone()));
         let first = PutPlan { durability: Durability::Memory, ..put };

@@ -5,7 +5,7 @@ use keyway_auth::directory::{
     UserKind,
 };
 use keyway_auth::policy::PublicAccessBlock;
-use keyway_proto::{TenantId, Verification};
+use keyway_proto::{TenantId, Verification, Weight};
 
 use super::*;
 use crate::control::admin::error::AdminError;
@@ -22,6 +22,7 @@ impl TenantDocument {
             limits: Limits::default(),
             quota: Quota::default(),
             verify: None,
+            weight: Weight::default().get(),
             usage: None,
         }
     }
@@ -44,6 +45,7 @@ impl From<&Tenant> for TenantDocument {
             limits: tenant.limits.into(),
             quota: Quota { bytes: tenant.quota.bytes, objects: tenant.quota.objects },
             verify: tenant.verification.map(Into::into),
+            weight: tenant.weight.get(),
             usage: None,
         }
     }
