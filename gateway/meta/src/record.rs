@@ -38,6 +38,9 @@ pub struct BucketSettings {
     pub versioning: Versioning,
     /// Whether versions can be locked. Never taken back.
     pub object_lock: bool,
+    /// Whether somebody asked to be told of changes: then there is a
+    /// [`ConfigurationKind::Notification`].
+    pub tells: bool,
 }
 
 /// Whether a bucket keeps what is overwritten or deleted.
@@ -71,11 +74,13 @@ pub enum ConfigurationKind {
     PublicAccessBlock,
     /// Who owns objects.
     Ownership,
+    /// Who is told of changes.
+    Notification,
 }
 
 impl ConfigurationKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tagging,
         Self::Cors,
         Self::ObjectLock,
@@ -83,6 +88,7 @@ impl ConfigurationKind {
         Self::Policy,
         Self::PublicAccessBlock,
         Self::Ownership,
+        Self::Notification,
     ];
 
     /// The number in the rows' keys: never reused.
@@ -95,6 +101,7 @@ impl ConfigurationKind {
             Self::Policy => 5,
             Self::PublicAccessBlock => 6,
             Self::Ownership => 7,
+            Self::Notification => 8,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! one field of fixed entries: decoding an object costs a few allocations however many
 //! chunks it has, and a listing skips the field whole.
 
+mod event;
 mod object;
 mod packed;
 mod pending;
@@ -18,6 +19,7 @@ use crate::key::Counted;
 use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs, Versioning};
 use crate::store::MetaError;
 
+pub(crate) use event::{decode_event, encode_event};
 pub(crate) use object::{
     Kind, StoredObject, decode_kind, decode_object, decode_summary, encode_marker, encode_object,
 };
@@ -137,6 +139,8 @@ struct BucketRow {
     versioning: u32,
     #[prost(bool, tag = "6")]
     object_lock: bool,
+    #[prost(bool, tag = "7")]
+    tells: bool,
 }
 
 pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
@@ -154,6 +158,7 @@ pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
             Versioning::Suspended => 2,
         },
         object_lock: bucket.settings.object_lock,
+        tells: bucket.settings.tells,
     })
 }
 
@@ -182,6 +187,7 @@ pub(crate) fn decode_bucket(
                 _ => return Err(MetaError::Damaged("bucket's versioning")),
             },
             object_lock: row.object_lock,
+            tells: row.tells,
         },
     })
 }
@@ -320,6 +326,7 @@ mod tests {
                 settings: BucketSettings {
                     versioning,
                     object_lock: versioning == Versioning::Enabled,
+                    tells: versioning != Versioning::Suspended,
                     ..BucketSettings::default()
                 },
             };
@@ -373,6 +380,7 @@ mod tests {
         let _ = decode_part(row, row);
         let _ = decode_completion(row);
         let _ = decode_pending(row);
+        let _ = decode_event(row);
     }
 
     proptest! {

@@ -37,7 +37,7 @@ pub(super) async fn create_bucket(
         None => core.default_etag,
         Some(value) => etag::parse_policy(value.to_str().unwrap_or_default())?,
     };
-    let settings = BucketSettings { region, etag, versioning, object_lock };
+    let settings = BucketSettings { region, etag, versioning, object_lock, tells: false };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
     let output =
         CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };
