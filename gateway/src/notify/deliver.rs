@@ -61,6 +61,9 @@ impl Notifier {
     /// Delivers until `stop` resolves. What was on its way then is sent again after the next start.
     pub async fn run(&self, catalog: &Catalog, stop: impl Future<Output = ()>) {
         self.tell_lost_targets(catalog).await;
+        if self.targets.is_empty() {
+            return stop.await;
+        }
         let delivering = join_all(self.targets.values().map(|target| self.serve(target, catalog)));
         tokio::select! {
             () = stop => {}
