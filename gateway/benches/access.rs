@@ -165,6 +165,7 @@ fn requests(c: &mut Criterion) {
         limiter: Default::default(),
         clock: Arc::new(SystemClock),
         issuers: Default::default(),
+        notifier: Arc::default(),
         maintenance: None,
     };
     let service = service(state, &S3Config::default()).unwrap();

@@ -109,6 +109,7 @@ fn requests(c: &mut Criterion) {
         audit: Default::default(),
         limiter: Default::default(),
         issuers: Default::default(),
+        notifier: Arc::default(),
         maintenance: None,
     };
     let ours = service(state, &S3Config::default()).unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the S3 clients that the tests run, where they are missing. One that cannot be
+# Installs the S3 clients, and the broker of events, that the tests run, where they are missing. One that cannot be
 # installed is no failure here: its test says that it was skipped.
 source "$(dirname "$0")/lib.sh"
 
@@ -22,6 +22,7 @@ s5cmd() {
 }
 
 apt_install curl=curl rclone=rclone s3cmd=s3cmd || say "rclone and s3cmd: not installed"
+apt_install nats-server=nats-server || say "nats-server: not installed"
 # The venv module is there only with its bundled pip.
 python3 -c 'import ensurepip' 2>/dev/null || apt_install no-venv=python3-venv || true
 python_environment target/venv "$clients/requirements.txt" || say "boto3, awscli, pyarrow: not installed"

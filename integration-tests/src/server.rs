@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::sigv4::Credentials;
+use crate::wire::{Connection, Request};
 
 /// How long a server may take to say that it is ready: recovery of a large directory on a
 /// busy machine of two cores.
@@ -69,6 +70,7 @@ pub struct Server {
     scratch: TempDir,
     process: Option<Child>,
     url: String,
+    admin: String,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -98,6 +100,7 @@ impl Server {
             scratch,
             process: None,
             url: String::new(),
+            admin: String::new(),
             log: Arc::default(),
         };
         server.spawn()?;
@@ -169,6 +172,15 @@ impl Server {
         self.authority().parse().expect("the ready line names an IP address and a port")
     }
 
+    /// Its metrics, in Prometheus' text form.
+    ///
+    /// # Errors
+    /// When the admin listener does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        let request = Request::new("GET", "/metrics").header("host", &self.admin);
+        Ok(Connection::open(self.admin.parse()?)?.exchange(&request)?.text())
+    }
+
     /// The root credentials.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
@@ -230,6 +242,7 @@ impl Server {
                 Ok(line) => {
                     if let Some(url) = ready_url(&line) {
                         self.url = url;
+                        self.admin = admin_authority(&line).unwrap_or_default();
                         return Ok(());
                     }
                 }
@@ -363,6 +376,11 @@ fn ready_url(line: &str) -> Option<String> {
     let rest = line.strip_prefix("keyway ready: ")?;
     let url = rest.split_whitespace().next()?;
     url.starts_with("http").then(|| url.trim_end_matches('/').to_owned())
+}
+
+fn admin_authority(line: &str) -> Option<String> {
+    let rest = line.split_once(" admin=http://")?.1;
+    rest.split_whitespace().next().map(str::to_owned)
 }
 
 fn collect(stderr: impl Read, log: &Mutex<Vec<String>>) {

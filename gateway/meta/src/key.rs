@@ -9,9 +9,13 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use keyway_proto::{BucketId, ChunkId, NodeId, TenantId, UploadId, VersionId};
 
 mod account;
+mod outbox;
 mod space;
 
 pub(crate) use account::{account, accounts, parse_account, tenant_counter};
+pub(crate) use outbox::{
+    backlog, backlog_target, backlogs, event_counter, event_number, events, events_of,
+};
 pub(crate) use space::Space;
 
 const COUNTER: u8 = b'#';
@@ -30,6 +34,8 @@ const USAGE: u8 = b'q';
 const PENDING_PART: u8 = b'x';
 const CONFIGURATION: u8 = b'f';
 const NULL_VERSION: u8 = b'n';
+const EVENT: u8 = b'y';
+const BACKLOG: u8 = b'z';
 /// Versions that are not current: `v`, bucket, escaped key, inverted milliseconds, version.
 const NONCURRENT: u8 = b'v';
 
@@ -54,6 +60,11 @@ pub(crate) fn usage_counted() -> Bytes {
 /// What a tenant stores.
 pub(crate) fn usage(tenant: TenantId) -> Bytes {
     build(USAGE, 8, |key| key.put_u64(tenant.0))
+}
+
+/// Whether it is a key of what a tenant stores.
+pub(crate) fn is_usage(key: &[u8]) -> bool {
+    key.first() == Some(&USAGE)
 }
 
 /// What a row counts as in its tenant's usage.
@@ -359,6 +370,9 @@ mod tests {
         assert_eq!(pending_part(upload_id, 258), join(&[b"x", &[0x11; 16], &[1, 2]]));
         assert_eq!(usage(TenantId(1)), join(&[b"q", &[0, 0, 0, 0, 0, 0, 0, 1]]));
         assert_eq!(&usage_counted()[..], b"#q");
+        assert_eq!(&event_counter()[..], b"#n");
+        assert_eq!(&events_of("t", 0).0[..], b"yt\0\0\0\0\0\0\0\0\x01");
+        assert_eq!(&backlog("t")[..], b"zt");
         assert_eq!(parse_upload(&upload(BUCKET_ID, "k", upload_id)), Some((BUCKET_ID, upload_id)));
         assert_eq!(completed(upload_id), join(&[b"d", &[0x11; 16]]));
         assert_eq!(
@@ -388,6 +402,8 @@ mod tests {
             PENDING_PART,
             NONCURRENT,
             USAGE,
+            EVENT,
+            BACKLOG,
         ];
         kinds.sort_unstable();
         assert!(kinds.windows(2).all(|pair| pair[0] < pair[1]));

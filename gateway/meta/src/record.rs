@@ -40,6 +40,9 @@ pub struct BucketSettings {
     pub object_lock: bool,
     /// When what is read is compared with its checksums; as the owner has it unless it is said.
     pub verification: Option<Verification>,
+    /// Whether somebody asked to be told of changes: then there is a
+    /// [`ConfigurationKind::Notification`].
+    pub tells: bool,
 }
 
 /// Whether a bucket keeps what is overwritten or deleted.
@@ -73,11 +76,13 @@ pub enum ConfigurationKind {
     PublicAccessBlock,
     /// Who owns objects.
     Ownership,
+    /// Who is told of changes.
+    Notification,
 }
 
 impl ConfigurationKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tagging,
         Self::Cors,
         Self::ObjectLock,
@@ -85,6 +90,7 @@ impl ConfigurationKind {
         Self::Policy,
         Self::PublicAccessBlock,
         Self::Ownership,
+        Self::Notification,
     ];
 
     /// The number in the rows' keys: never reused.
@@ -97,6 +103,7 @@ impl ConfigurationKind {
             Self::Policy => 5,
             Self::PublicAccessBlock => 6,
             Self::Ownership => 7,
+            Self::Notification => 8,
         }
     }
 }

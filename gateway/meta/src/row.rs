@@ -5,6 +5,7 @@
 //! one field of fixed entries: decoding an object costs a few allocations however many
 //! chunks it has, and a listing skips the field whole.
 
+mod event;
 mod object;
 mod packed;
 mod pending;
@@ -18,6 +19,7 @@ use crate::key::Counted;
 use crate::record::{Bucket, BucketSettings, EtagPolicy, Extent, UnixMs, Versioning};
 use crate::store::MetaError;
 
+pub(crate) use event::{decode_event, encode_event};
 pub(crate) use object::{
     Kind, StoredObject, decode_kind, decode_object, decode_summary, encode_marker, encode_object,
 };
@@ -140,6 +142,8 @@ struct BucketRow {
     /// 0: not chosen; 1: before delivery; 2: inline; 3: left to the client.
     #[prost(uint32, tag = "7")]
     verification: u32,
+    #[prost(bool, tag = "8")]
+    tells: bool,
 }
 
 pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
@@ -163,6 +167,7 @@ pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
             Some(Verification::Inline) => 2,
             Some(Verification::Client) => 3,
         },
+        tells: bucket.settings.tells,
     })
 }
 
@@ -198,6 +203,7 @@ pub(crate) fn decode_bucket(
                 3 => Some(Verification::Client),
                 _ => return Err(MetaError::Damaged("bucket's verification")),
             },
+            tells: row.tells,
         },
     })
 }
@@ -341,6 +347,7 @@ mod tests {
                         Versioning::Enabled => Some(Verification::BeforeDelivery),
                         Versioning::Suspended => Some(Verification::Client),
                     },
+                    tells: versioning != Versioning::Suspended,
                     ..BucketSettings::default()
                 },
             };
@@ -394,6 +401,7 @@ mod tests {
         let _ = decode_part(row, row);
         let _ = decode_completion(row);
         let _ = decode_pending(row);
+        let _ = decode_event(row);
     }
 
     proptest! {

@@ -167,6 +167,7 @@ impl Config {
             return refuse("node.rdma.idle_timeout_ms", "must be at least 100");
         }
         self.cluster.nodes()?;
+        self.notify.check()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls
             && (cert_file.as_os_str().is_empty() || key_file.as_os_str().is_empty())
         {

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod load;
+mod notify;
 mod reference;
 mod secret;
 pub(crate) mod settings;
@@ -16,6 +17,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 pub use load::{ConfigError, Sources};
+pub use notify::{Target, Targets};
 pub use reference::reference;
 pub use secret::Secret;
 pub use tls::{Tls, TlsVersion};
@@ -53,6 +55,8 @@ section! {
         pub cluster: Cluster = Cluster::default(),
         /// What runs beside the requests.
         pub maintenance: Maintenance = Maintenance::default(),
+        /// Events of buckets, and where they are sent.
+        pub notify: Notify = Notify::default(),
         /// The audit log.
         pub audit: Audit = Audit::default(),
         /// Those who fail to say who they are.
@@ -309,6 +313,27 @@ section! {
         pub lifecycle_day_ms: u64 = 86_400_000,
     }
 
+    /// Events of buckets, and where they are sent (docs/decisions/0013-notifications.md).
+    pub struct Notify {
+        /// The targets, each a table `[notify.targets.NAME]` with its `kind`. `"webhook"` has a
+        /// `url` and may have a `token_file` (sent as `Authorization: Bearer`); `"nats"` has a
+        /// `url`, a `subject` that a JetStream stream takes, and may have a `credentials_file`.
+        /// Both may have a `ca_file` (authorities in PEM; unset: the system's), a `timeout_ms`
+        /// (5000), and `tenants`, the account numbers of those who may name it (unset: all).
+        /// Files are read at the start. Tenants name a target as
+        /// `arn:keyway:sqs::NAME:KIND`.
+        pub targets: Targets = Targets::new(),
+        /// Events that may wait for one target. More of them are dropped and counted.
+        pub backlog_events_max: u64 = 100_000,
+        /// The same in bytes of metadata.
+        pub backlog_bytes_max: u64 = 256 * MIB,
+        /// Events of different keys under way to one target at once.
+        pub concurrency: NonZeroUsize = non_zero_usize(8),
+        /// Longest pause between two attempts; the first one is 100 ms, each further one twice
+        /// the one before.
+        pub retry_max_ms: u64 = 30_000,
+    }
+
     /// The root tenant. Without credentials, they are generated at the first start and shown
     /// once; with them, they replace those stored.
     pub struct Root {
@@ -382,6 +407,7 @@ values! {
     "`\"pretty\"` or `\"json\"`": LogFormat;
     "`\"off\"`, `\"errors\"` or `\"all\"`": AccessLog;
     "table": Tls;
+    "tables": Targets;
     "`\"1.3\"` or `\"1.2\"`": TlsVersion;
     "text, hidden": Option<Secret>;
 }

@@ -4,13 +4,14 @@
 //! and one commit for each that goes. Buckets without rules cost one look-up. Whatever is judged
 //! is required by the commit to be what it was: nothing goes that came meanwhile.
 
-use keyway_meta::catalog::{Clearance, ListQuery, Stamp, VersionEntry, WriteCondition};
+use keyway_meta::catalog::{Clearance, ListQuery, Site, Stamp, VersionEntry, WriteCondition};
 use keyway_meta::{Bucket, CatalogError, ConfigurationKind, UnixMs, VersionName};
 use keyway_proto::VersionId;
 
 use super::{Maintenance, MaintenanceError};
 use crate::configuration;
 use crate::lifecycle::{Calendar, Rule, Rules};
+use crate::notify::{Act, Author, Reporter};
 
 /// Versions and uploads, and buckets, looked at together.
 const PAGE: usize = 1000;
@@ -45,7 +46,11 @@ impl Maintenance {
                 let mut rules = rules.unwrap_or_default();
                 rules.retain(|rule| rule.enabled);
                 if !rules.is_empty() {
-                    let walk = Walk { of: self, bucket, rules: &rules, calendar };
+                    let author = || Author::lifecycle(now);
+                    let (notifier, catalog) = (&self.notifier, &self.catalog);
+                    let reporter = notifier.reporter(catalog, bucket, Act::Expire, author).await?;
+                    let site = Reporter::site(bucket, reporter.as_ref());
+                    let walk = Walk { of: self, bucket, site, rules: &rules, calendar };
                     walk.versions(&mut report).await?;
                     walk.uploads(&mut report).await?;
                 }
@@ -61,6 +66,7 @@ impl Maintenance {
 struct Walk<'a> {
     of: &'a Maintenance,
     bucket: &'a Bucket,
+    site: Site<'a>,
     rules: &'a [Rule],
     calendar: Calendar,
 }
@@ -173,7 +179,7 @@ impl Walk<'_> {
     async fn expire(&self, entry: &VersionEntry) -> Result<bool, MaintenanceError> {
         let stamp = Stamp { version: VersionId::generate(), at: self.calendar.now };
         let condition = WriteCondition::VersionIs(entry.version);
-        let deleted = self.of.catalog.delete(self.bucket, &entry.key, condition, stamp).await;
+        let deleted = self.of.catalog.delete(self.site, &entry.key, condition, stamp).await;
         done(deleted.map(|deleted| deleted.existed))
     }
 
@@ -185,9 +191,9 @@ impl Walk<'_> {
             VersionName::Null => WriteCondition::VersionIs(entry.version),
             VersionName::Id(_) => WriteCondition::None,
         };
-        let (bucket, key) = (self.bucket, &entry.key);
+        let (site, key) = (self.site, &entry.key);
         let removed =
-            self.of.catalog.delete_version(bucket, key, entry.name, condition, clearance).await;
+            self.of.catalog.delete_version(site, key, entry.name, condition, clearance).await;
         done(removed.map(|removed| removed.existed))
     }
 

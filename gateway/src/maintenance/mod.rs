@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::node::Nodes;
+use crate::notify::Notifier;
 
 mod lifecycle;
 mod reaper;
@@ -101,6 +102,7 @@ pub struct Maintenance {
     wanted: Notify,
     suspects: Mutex<Suspects>,
     counters: Counters,
+    notifier: Arc<Notifier>,
 }
 
 impl Maintenance {
@@ -113,7 +115,14 @@ impl Maintenance {
             wanted: Notify::new(),
             suspects: Mutex::default(),
             counters: Counters::default(),
+            notifier: Arc::default(),
         }
+    }
+
+    /// The same, with somebody told of what lifecycle rules do.
+    #[must_use]
+    pub fn telling(self, notifier: Arc<Notifier>) -> Self {
+        Self { notifier, ..self }
     }
 
     /// Asks for a round soon: space is short. Costs next to nothing. For what the catalog

@@ -38,7 +38,8 @@ pub(super) async fn create_bucket(
         Some(value) => etag::parse_policy(value.to_str().unwrap_or_default())?,
     };
     let verification = verification::asked(&request.headers)?;
-    let settings = BucketSettings { region, etag, versioning, object_lock, verification };
+    let tells = false;
+    let settings = BucketSettings { region, etag, versioning, object_lock, verification, tells };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
     let output =
         CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };

@@ -26,7 +26,8 @@ use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::multipart::{part_checksums, upload_id};
-use super::{Core, durability, etag, get, lock, ranges, rdma, resolve, store};
+use super::{Core, durability, etag, get, lock, notification, ranges, rdma, resolve, store};
+use crate::notify::{Act, Reporter};
 
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
@@ -113,6 +114,7 @@ pub(super) async fn copy_object(
              or encryption attributes.",
         ));
     }
+    let reporter = notification::reporter(core, caller, &bucket, Act::Copy).await?;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -125,7 +127,7 @@ pub(super) async fn copy_object(
             ..told_object(&object)
         };
         let from = CopyFrom { bucket: &source.bucket, key: &source.key, version: source.version };
-        let to = (&bucket, &key);
+        let to = (Reporter::site(&bucket, reporter.as_ref()), &key);
         match core.catalog.publish_copy(from, to, object, condition.clone()).await {
             Err(CatalogError::NoSuchKey) if attempt < ATTEMPTS_MAX => {}
             Err(CatalogError::NotDurable) if attempt < durability::SETTLES_MAX => {

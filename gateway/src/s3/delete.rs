@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use keyway_auth::policy::Traits;
-use keyway_meta::catalog::{Clearance, Deleted, Stamp, WriteCondition};
+use keyway_meta::catalog::{Clearance, Deleted, Site, Stamp, WriteCondition};
 use keyway_meta::{Bucket, CatalogError, VersionName};
 use keyway_proto::{ObjectKey, VersionId};
 use s3s::dto::*;
@@ -13,7 +13,8 @@ use super::checksums::Declared;
 use super::conditions::write_condition;
 use super::errors::Failure;
 use super::service::RequestId;
-use super::{Core, headers, resolve};
+use super::{Core, headers, notification, resolve};
+use crate::notify::{Act, Reporter};
 
 /// Most keys of one DeleteObjects: S3's own limit.
 const KEYS_MAX: usize = 1000;
@@ -35,8 +36,11 @@ pub(super) async fn delete_object(
     let bypass = input.bypass_governance_retention == Some(true);
     let condition = write_condition(input.if_match.as_ref(), None)?;
     let owner = input.expected_bucket_owner.as_deref();
-    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    let deleted = delete(core, &bucket, &key, version, condition, bypass).await?;
+    let caller = caller(&request.extensions)?;
+    let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let reporter = notification::reporter(core, caller, &bucket, Act::Delete).await?;
+    let site = Reporter::site(&bucket, reporter.as_ref());
+    let deleted = delete(core, site, &key, version, condition, bypass).await?;
     let told = deleted.version.and_then(|name| resolve::told_version(&bucket, name));
     Ok(S3Response::new(DeleteObjectOutput {
         delete_marker: deleted.marker.then_some(true),
@@ -67,9 +71,11 @@ pub(super) async fn delete_objects(
     }
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
+    let reporter = notification::reporter(core, caller, &bucket, Act::Delete).await?;
+    let site = Reporter::site(&bucket, reporter.as_ref());
     let bypass = input.bypass_governance_retention == Some(true);
-    let deletions: Vec<_> =
-        objects.iter().map(|object| delete_one(core, caller, bypass, &bucket, object)).collect();
+    let one = |object| delete_one(core, caller, bypass, (&bucket, site), object);
+    let deletions: Vec<_> = objects.iter().map(one).collect();
     let outcomes: Vec<Result<Deleted, Failure>> =
         futures::stream::iter(deletions).buffered(CONCURRENT_MAX).collect().await;
 
@@ -92,7 +98,7 @@ pub(super) async fn delete_objects(
 /// Removes a version for good, or deletes what is current.
 async fn delete(
     core: &Core,
-    bucket: &Bucket,
+    site: Site<'_>,
     key: &ObjectKey,
     version: Option<VersionName>,
     condition: WriteCondition,
@@ -102,11 +108,11 @@ async fn delete(
     match version {
         None => {
             let stamp = Stamp { version: VersionId::generate(), at: now };
-            core.catalog.delete(bucket, key, condition, stamp).await
+            core.catalog.delete(site, key, condition, stamp).await
         }
         Some(name) => {
             let clearance = Clearance { now, bypass_governance };
-            core.catalog.delete_version(bucket, key, name, condition, clearance).await
+            core.catalog.delete_version(site, key, name, condition, clearance).await
         }
     }
 }
@@ -115,7 +121,7 @@ async fn delete_one(
     core: &Core,
     caller: &Caller,
     bypass: bool,
-    bucket: &Bucket,
+    (bucket, site): (&Bucket, Site<'_>),
     object: &ObjectIdentifier,
 ) -> Result<Deleted, Failure> {
     let resource = access::object(&bucket.name, &object.key);
@@ -130,7 +136,7 @@ async fn delete_one(
         Some(etag) => WriteCondition::EtagIs(etag.value().to_owned()),
         None => WriteCondition::None,
     };
-    Ok(delete(core, bucket, &key, version, condition, bypass).await?)
+    Ok(delete(core, site, &key, version, condition, bypass).await?)
 }
 
 /// A marker that was made has a field of its own; one that was removed is told twice, as S3 does.

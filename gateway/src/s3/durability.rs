@@ -58,7 +58,8 @@ pub(super) fn asked(headers: &HeaderMap) -> Result<Option<Durability>, Failure> 
     Ok(durability)
 }
 
-/// What a body of this length is stored with. A bucket that keeps versions keeps durable ones.
+/// What a body of this length is stored with. A bucket that keeps versions keeps durable ones, and
+/// one whose changes are told has nothing told that could be undone.
 pub(super) fn of_body(bucket: &Bucket, asked: Option<Durability>, length: u64) -> Durability {
     if length < MEMORY_BYTES_MIN { Durability::Disk } else { of_object(bucket, asked) }
 }
@@ -66,8 +67,8 @@ pub(super) fn of_body(bucket: &Bucket, asked: Option<Durability>, length: u64) -
 /// What an object of this bucket may be.
 pub(super) fn of_object(bucket: &Bucket, asked: Option<Durability>) -> Durability {
     match bucket.settings.versioning {
-        Versioning::Unversioned => asked.unwrap_or_default(),
-        Versioning::Enabled | Versioning::Suspended => Durability::Disk,
+        Versioning::Unversioned if !bucket.settings.tells => asked.unwrap_or_default(),
+        _ => Durability::Disk,
     }
 }
 

@@ -8,7 +8,7 @@
 //! | request id, refusals that need S3's own words, XML bodies checked | [`mod@service`], `envelope` |
 //! | the forms of signatures and of chunked bodies | `signed`, `framing` |
 //! | bucket from host or path, signature, who asks and whether they may | `host`, `access` |
-//! | the operation | `operations` → `buckets`, `configuration`, `acl`, `get`, `put`, `copy`, `delete`, `list`, `versions`, `tagging`, `lock`, `lifecycle`, `attributes`, `multipart`, `probes` |
+//! | the operation | `operations` → `buckets`, `configuration`, `acl`, `get`, `put`, `copy`, `delete`, `list`, `versions`, `tagging`, `lock`, `lifecycle`, `attributes`, `multipart`, `notification`, `probes` |
 //! | what several operations share | `conditions`, `ranges`, `checksums`, `headers`, `etag`, `resolve`, `page` |
 //! | pages of other origins, and what they upload by forms | `cors`, `form` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
@@ -47,6 +47,7 @@ mod lifecycle;
 mod list;
 mod lock;
 mod multipart;
+mod notification;
 mod operations;
 mod page;
 mod prefetch;
@@ -76,6 +77,7 @@ use crate::control::admin::Administration;
 use crate::limits::Limiter;
 use crate::maintenance::Maintenance;
 use crate::node::{Grants, Nodes};
+use crate::notify::Notifier;
 use crate::oidc::Issuers;
 
 pub use config::S3Config;
@@ -101,6 +103,8 @@ pub struct S3State {
     pub limiter: Arc<Limiter>,
     /// Who vouches for web identities, and with which keys.
     pub issuers: Arc<Issuers>,
+    /// Who is told of changes.
+    pub notifier: Arc<Notifier>,
     /// Woken when there is too little space for what is to be written.
     pub maintenance: Option<Arc<Maintenance>>,
 }
@@ -136,6 +140,7 @@ struct Core {
     maintenance: Option<Arc<Maintenance>>,
     credentials: Arc<dyn CredentialStore>,
     audit: Audit,
+    notifier: Arc<Notifier>,
     limiter: Arc<Limiter>,
     /// Whose buckets are meant by who neither signs nor names an owner.
     public_tenant: TenantId,

@@ -14,7 +14,8 @@ use super::durability::Awaited;
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::page::{self, Encoding};
-use super::{Core, durability, etag, get, list, lock, rdma, resolve, store};
+use super::{Core, durability, etag, get, list, lock, notification, rdma, resolve, store};
+use crate::notify::{Act, Reporter};
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
@@ -142,6 +143,8 @@ pub(super) async fn complete(
     }
     check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
     let wanted = durability::of_object(&bucket, asked);
+    let reporter = notification::reporter(core, caller, &bucket, Act::Complete).await?;
+    let site = Reporter::site(&bucket, reporter.as_ref());
     let mut settles = 0;
     let object = loop {
         if wanted == Durability::Memory {
@@ -157,7 +160,7 @@ pub(super) async fn complete(
             retention: lock::default_of(&core.catalog, &bucket, now).await?,
             now,
         };
-        let completing = core.catalog.complete_upload(&bucket, &key, id, completion);
+        let completing = core.catalog.complete_upload(site, &key, id, completion);
         match completing.await {
             Err(CatalogError::NotDurable) if settles < durability::SETTLES_MAX => {
                 settles += 1;

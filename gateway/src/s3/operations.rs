@@ -9,7 +9,7 @@ use super::access::{Caller, hidden};
 use super::service::RequestId;
 use super::{
     Core, acl, attributes, buckets, configuration, copy, cors, delete, get, lifecycle, list, lock,
-    multipart, probes, put, tagging, versions,
+    multipart, notification, probes, put, tagging, versions,
 };
 
 /// The operations of this server. Those not named here answer `NotImplemented`.
@@ -137,9 +137,9 @@ operations! {
     put_bucket_logging: PutBucketLoggingInput => PutBucketLoggingOutput
         = probes::put_bucket_logging;
     get_bucket_notification_configuration: GetBucketNotificationConfigurationInput
-        => GetBucketNotificationConfigurationOutput = probes::get_bucket_notification;
+        => GetBucketNotificationConfigurationOutput = notification::get_bucket_notification;
     put_bucket_notification_configuration: PutBucketNotificationConfigurationInput
-        => PutBucketNotificationConfigurationOutput = probes::put_bucket_notification;
+        => PutBucketNotificationConfigurationOutput = notification::put_bucket_notification;
     get_bucket_request_payment: GetBucketRequestPaymentInput => GetBucketRequestPaymentOutput
         = probes::get_bucket_request_payment;
     put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput

@@ -65,9 +65,6 @@ nothing_there! {
         => GetBucketAccelerateConfigurationOutput;
     /// GetBucketLogging: off.
     get_bucket_logging: GetBucketLoggingInput => GetBucketLoggingOutput;
-    /// GetBucketNotificationConfiguration: nobody is told.
-    get_bucket_notification: GetBucketNotificationConfigurationInput
-        => GetBucketNotificationConfigurationOutput;
 }
 
 /// Takes a document that asks for what is so anyway, and refuses all others.
@@ -99,10 +96,6 @@ only_nothing! {
     /// PutBucketLogging.
     put_bucket_logging: PutBucketLoggingInput => PutBucketLoggingOutput, bucket_logging_status,
         |given: &BucketLoggingStatus| given.logging_enabled.is_none();
-    /// PutBucketNotificationConfiguration.
-    put_bucket_notification: PutBucketNotificationConfigurationInput
-        => PutBucketNotificationConfigurationOutput, notification_configuration,
-        |given: &NotificationConfiguration| *given == NotificationConfiguration::default();
     /// PutBucketRequestPayment.
     put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput,
         request_payment_configuration,

@@ -11,7 +11,8 @@ use super::conditions::write_condition;
 use super::errors::Failure;
 use super::form;
 use super::headers::{self, object_headers};
-use super::{Core, durability, etag, lock, rdma, resolve, store};
+use super::{Core, durability, etag, lock, notification, rdma, resolve, store};
+use crate::notify::{Act, Reporter};
 
 /// PutObject: everything is checked before the one commit that makes the object visible.
 pub(super) async fn put_object(
@@ -39,6 +40,8 @@ pub(super) async fn put_object(
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
     core.catalog.has_room(&bucket, &key, announced).await?;
+    let act = if form.is_some() { Act::Post } else { Act::Put };
+    let reporter = notification::reporter(core, caller, &bucket, act).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
     let durability = durability::of_body(&bucket, asked, announced);
@@ -90,7 +93,8 @@ pub(super) async fn put_object(
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
     let kept = stored.keep();
-    let published = core.catalog.publish(&bucket, &key, object, condition).await;
+    let site = Reporter::site(&bucket, reporter.as_ref());
+    let published = core.catalog.publish(site, &key, object, condition).await;
     let version = kept.settle(published).await?;
 
     let output = PutObjectOutput {

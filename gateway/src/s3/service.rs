@@ -66,6 +66,7 @@ pub fn service(state: S3State, config: &S3Config) -> Result<S3HttpService, Inval
         maintenance: state.maintenance,
         credentials: Arc::clone(&state.credentials),
         audit: state.audit.clone(),
+        notifier: state.notifier,
         limiter: Arc::clone(&state.limiter),
         public_tenant: TenantId(config.public_tenant),
         rules: RuleBook::default(),

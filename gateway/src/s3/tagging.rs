@@ -6,8 +6,9 @@ use s3s::{S3ErrorCode, S3Request, S3Response};
 
 use super::access::caller;
 use super::errors::Failure;
-use super::{Core, resolve};
+use super::{Core, notification, resolve};
 use crate::configuration;
+use crate::notify::{Act, Reporter};
 
 /// Most tags of an object: S3's own limit.
 const OBJECT_TAGS_MAX: usize = 10;
@@ -107,7 +108,7 @@ pub(super) async fn put_object_tagging(
     let tags = of_set(&input.tagging.tag_set, OBJECT_TAGS_MAX)?;
     let owner = input.expected_bucket_owner.as_deref();
     let named = (&*input.bucket, &*input.key, input.version_id.as_deref(), owner);
-    let version_id = tag(core, &request, named, tags).await?;
+    let version_id = tag(core, &request, named, tags, Act::PutTags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
 }
 
@@ -119,7 +120,7 @@ pub(super) async fn delete_object_tagging(
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     let named = (&*input.bucket, &*input.key, input.version_id.as_deref(), owner);
-    let version_id = tag(core, &request, named, Tags::new()).await?;
+    let version_id = tag(core, &request, named, Tags::new(), Act::DeleteTags).await?;
     Ok(S3Response::new(DeleteObjectTaggingOutput { version_id }))
 }
 
@@ -129,11 +130,15 @@ async fn tag<T>(
     request: &S3Request<T>,
     (bucket, key, version, owner): (&str, &str, Option<&str>, Option<&str>),
     tags: Tags,
+    act: Act,
 ) -> Result<Option<String>, Failure> {
     let key = resolve::key(key)?;
     let version: Option<VersionName> = resolve::version(version)?;
-    let bucket = resolve::bucket(core, caller(&request.extensions)?, bucket, owner).await?;
-    let amended = core.catalog.amend(&bucket, &key, version, |object| {
+    let caller = caller(&request.extensions)?;
+    let bucket = resolve::bucket(core, caller, bucket, owner).await?;
+    let reporter = notification::reporter(core, caller, &bucket, act).await?;
+    let site = Reporter::site(&bucket, reporter.as_ref());
+    let amended = core.catalog.amend(site, &key, version, |object| {
         object.headers.tags.clone_from(&tags);
         Ok(())
     });

@@ -33,6 +33,7 @@ use crate::control::admin::Administration;
 use crate::limits::Limiter;
 use crate::maintenance::{Maintenance, MaintenanceError, SettleReport};
 use crate::node::{Nodes, RemoteNode, RemoteNodeError};
+use crate::notify::InvalidTarget;
 use crate::oidc::Issuers;
 use crate::pki::{Authority, PkiError, host_names};
 use crate::s3::{self, S3State, SystemClock};
@@ -89,6 +90,15 @@ pub enum ServeError {
     /// The node's RPC cannot be served.
     #[error("cannot serve the node")]
     Rpc(#[source] RpcServeError),
+    /// A target of events cannot be used.
+    #[error("cannot use the target {name} of events")]
+    Notify {
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        source: InvalidTarget,
+    },
     /// The S3 settings were refused.
     #[error("cannot serve S3")]
     S3(#[source] s3::InvalidConfig),
@@ -222,8 +232,12 @@ async fn start(
     let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
     let catalog = Arc::new(open::catalog(store, &accounts).await?);
     let audit = open::audit(&config.audit, &data).await?;
+    let notifier = Arc::new(open::notifier(&config)?);
+    let told = Arc::downgrade(&notifier);
+    metrics.observe_notify(move || Some(told.upgrade()?.stats()));
     let upkept = open::maintenance(&config.maintenance);
-    let maintenance = Arc::new(Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept));
+    let maintenance = Maintenance::new(Arc::clone(&catalog), nodes.clone(), upkept);
+    let maintenance = Arc::new(maintenance.telling(Arc::clone(&notifier)));
     // Before the first request: what was lost with a memory must not be read.
     match maintenance.settle(Duration::ZERO).await {
         Ok(report) if report == SettleReport::default() => {}
@@ -238,6 +252,7 @@ async fn start(
         nodes: nodes.clone(),
         credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
         audit,
+        notifier: Arc::clone(&notifier),
         limiter,
         administration: Some(Administration::new(Arc::clone(&accounts), Arc::clone(&catalog))),
         clock: Arc::new(SystemClock),
@@ -301,6 +316,10 @@ async fn start(
     let keep_accounts = async move {
         accounts.run(async { drop(done.wait_for(|stop| *stop).await) }).await;
     };
+    let mut done = stopped.clone();
+    let notify = async move {
+        notifier.run(&catalog, async { drop(done.wait_for(|stop| *stop).await) }).await;
+    };
     Ok(Running {
         address,
         admin_address,
@@ -315,6 +334,7 @@ async fn start(
             tokio::spawn(upkeep.run(stopped)),
             tokio::spawn(maintain),
             tokio::spawn(keep_accounts),
+            tokio::spawn(notify),
         ],
         acceptor,
         readiness,

@@ -14,9 +14,10 @@ use super::ServeError;
 use super::data_dir::DataDir;
 use crate::accounts::Accounts;
 use crate::audit::{Audit, Limits};
-use crate::config::{self, Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
+use crate::config::{self, Config, Engine, Ipc, Maintenance, Meta, Node, Rdma, Tier};
 use crate::maintenance::MaintenanceConfig;
 use crate::node::Nodes;
+use crate::notify::Notifier;
 use crate::s3::SystemClock;
 use crate::telemetry::Metrics;
 
@@ -82,6 +83,12 @@ pub(super) async fn audit(config: &config::Audit, data: &DataDir) -> Result<Audi
     let limits = Limits { file_bytes: config.file_bytes_max, files: config.files_max };
     let opened = tokio::task::spawn_blocking(move || Audit::open(&path, limits)).await;
     opened.map_err(|_| ServeError::Cancelled)?.map_err(ServeError::Audit)
+}
+
+/// The targets of events.
+pub(super) fn notifier(config: &Config) -> Result<Notifier, ServeError> {
+    Notifier::new(&config.notify, &config.s3.region)
+        .map_err(|(name, source)| ServeError::Notify { name, source })
 }
 
 pub(super) async fn node(config: &Node, data: &DataDir) -> Result<Arc<LocalNode>, ServeError> {

@@ -15,6 +15,7 @@ use super::metrics::{Metrics, histogram_f64, histogram_u64, node_attribute, satu
 use super::table::{self, Definition};
 use crate::limits::LimitStats;
 use crate::maintenance::MaintenanceStats;
+use crate::notify::{NotifyStats, TargetStats};
 use crate::s3::DirectStats;
 
 /// Counts, each with its reason.
@@ -99,6 +100,37 @@ impl Metrics {
         count(&table::EXPIRED, |stats| stats.expired);
         count(&table::UPLOADS_ABORTED, |stats| stats.uploads_aborted);
         count(&table::MAINTENANCE_FAILURES, |stats| stats.failures);
+    }
+
+    /// Tells of events on their way to targets, as long as `read` answers.
+    pub fn observe_notify(
+        &self,
+        read: impl Fn() -> Option<NotifyStats> + Clone + Send + Sync + 'static,
+    ) {
+        let attribute = |of: &TargetStats| [KeyValue::new(table::TARGET, of.target.to_string())];
+        let count = |metric: &'static Definition, pick: fn(&TargetStats) -> u64| {
+            let read = read.clone();
+            self.counters(metric, move |o| {
+                for target in read().into_iter().flat_map(|stats| stats.targets) {
+                    o.observe(pick(&target), &attribute(&target));
+                }
+            });
+        };
+        count(&table::NOTIFY_DELIVERED, |target| target.delivered);
+        count(&table::NOTIFY_FAILED, |target| target.failed);
+        count(&table::NOTIFY_DROPPED, |target| target.dropped);
+        let level = |metric: &'static Definition, pick: fn(&TargetStats) -> u64| {
+            let read = read.clone();
+            let observe = move |o: &dyn AsyncInstrument<i64>| {
+                for target in read().into_iter().flat_map(|stats| stats.targets) {
+                    o.observe(saturating(pick(&target)), &attribute(&target));
+                }
+            };
+            up_down(&self.meter(), metric).with_callback(observe).build();
+        };
+        level(&table::NOTIFY_BACKLOG, |target| target.backlog);
+        level(&table::NOTIFY_OLDEST, |target| target.oldest_s);
+        self.counter(&table::NOTIFY_STRAYS, move || Some(read()?.strays), []);
     }
 
     /// Tells of direct transfers, as long as `read` answers.

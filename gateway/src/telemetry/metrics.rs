@@ -281,6 +281,7 @@ mod tests {
     use super::*;
     use crate::limits::Limiter;
     use crate::maintenance::MaintenanceStats;
+    use crate::notify::{NotifyStats, TargetStats};
     use crate::s3::DirectCounts;
 
     fn text(metrics: &Metrics) -> String {
@@ -343,6 +344,16 @@ mod tests {
         metrics.observe_node(NodeId(1), || Some(NodeStats::default()));
         metrics.observe_maintenance(|| Some(MaintenanceStats::default()));
         metrics.observe_direct(|| Some(DirectCounts::default().stats()));
+        let target = TargetStats {
+            target: "hook".into(),
+            delivered: 1,
+            failed: 0,
+            dropped: 0,
+            backlog: 2,
+            oldest_s: 3,
+        };
+        metrics
+            .observe_notify(move || Some(NotifyStats { targets: vec![target.clone()], strays: 0 }));
         metrics.observe_limits(|| Some(Limiter::default().stats()));
         metrics.observe_meta(|| Some(MetaStats { conflicts: 3, ..MetaStats::default() }));
         metrics.group_commits()(GroupCommit { batches: 5, duration: Duration::from_millis(1) });

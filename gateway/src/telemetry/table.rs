@@ -61,6 +61,8 @@ pub(crate) const ERROR: &str = "error.type";
 /// Attribute: storage node.
 pub(crate) const NODE: &str = "keyway.node.id";
 
+/// Attribute: the name of a target of events.
+pub(crate) const TARGET: &str = "keyway.notify.target";
 /// Attribute: how a direct transfer's bytes travelled, `none` where none did.
 pub(crate) const PATH: &str = "keyway.transfer.path";
 /// Attribute: what became of a direct transfer's key.
@@ -206,6 +208,18 @@ metrics! {
         "Objects, other versions and delete markers that went by lifecycle rules.", by [];
     UPLOADS_ABORTED = Counter "keyway.maintenance.aborted" ["{upload}"]
         "Uploads that were aborted by lifecycle rules.", by [];
+    NOTIFY_DELIVERED = Counter "keyway.notify.delivered" ["{event}"]
+        "Events of buckets that their target acknowledged.", by [TARGET];
+    NOTIFY_FAILED = Counter "keyway.notify.failed" ["{attempt}"]
+        "Attempts to deliver an event that failed. It is tried again.", by [TARGET];
+    NOTIFY_DROPPED = Counter "keyway.notify.dropped" ["{event}"]
+        "Events that were given up, since too many wait for their target.", by [TARGET];
+    NOTIFY_STRAYS = Counter "keyway.notify.strays" ["{event}"]
+        "Events for targets that are not there any more, or not for the bucket's tenant.", by [];
+    NOTIFY_BACKLOG = UpDownCounter "keyway.notify.backlog" ["{event}"]
+        "Events that wait for their target.", by [TARGET];
+    NOTIFY_OLDEST = UpDownCounter "keyway.notify.oldest" ["s"]
+        "How long the oldest of them has waited.", by [TARGET];
     MAINTENANCE_FAILURES = Counter "keyway.maintenance.failures" ["{round}"]
         "Rounds that were cut short.", by [];
     DIRECT_TRANSFERS = Counter "keyway.direct.transfers" ["{transfer}"]

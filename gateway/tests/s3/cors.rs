@@ -133,12 +133,6 @@ async fn configurations_that_are_not_there() {
             "<BucketLoggingStatus><LoggingEnabled><TargetBucket>b</TargetBucket>\
              <TargetPrefix>p</TargetPrefix></LoggingEnabled></BucketLoggingStatus>",
         ),
-        (
-            "notification",
-            "<NotificationConfiguration/>",
-            "<NotificationConfiguration><TopicConfiguration><Topic>arn</Topic>\
-             <Event>s3:ObjectCreated:*</Event></TopicConfiguration></NotificationConfiguration>",
-        ),
     ] {
         let path = format!("/bucket?{query}");
         server.put(&path).body(idle).send().await.expect(200);

@@ -106,6 +106,7 @@ impl Server {
             audit: Default::default(),
             limiter: Default::default(),
             issuers: Default::default(),
+            notifier: Arc::default(),
             maintenance: None,
         };
         Self::of_state(state, config, clock, local).await
@@ -134,6 +135,7 @@ impl Server {
             audit: Default::default(),
             limiter: Default::default(),
             issuers: Default::default(),
+            notifier: Arc::default(),
             maintenance: None,
         };
         (Self::of_state(state, S3Config::default(), clock, local).await, accounts)

@@ -10,9 +10,9 @@ use keyway_fuzz::wire::Request;
 use libfuzzer_sys::fuzz_target;
 
 /// Sub-resources that a document is put to: of the bucket, and of its object.
-const OF_BUCKET: [&str; 10] = [
+const OF_BUCKET: [&str; 11] = [
     "cors", "lifecycle", "tagging", "policy", "publicAccessBlock", "ownershipControls", "acl",
-    "object-lock", "versioning", "encryption",
+    "object-lock", "versioning", "encryption", "notification",
 ];
 const OF_OBJECT: [&str; 4] = ["tagging", "acl", "retention", "legal-hold"];
 

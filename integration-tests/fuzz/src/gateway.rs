@@ -75,6 +75,7 @@ impl Gateway {
                 limiter: Arc::default(),
                 clock: Arc::new(SystemClock),
                 issuers: Default::default(),
+                notifier: Arc::default(),
                 maintenance: None,
             };
             service(state, &S3Config::default()).expect("the default configuration is valid")

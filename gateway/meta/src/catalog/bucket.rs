@@ -99,10 +99,36 @@ impl Catalog {
         .await
     }
 
+    /// Sets who is told of changes, or that nobody is. Writes that begin afterwards are told of so.
+    pub async fn set_notification(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        document: Option<&[u8]>,
+    ) -> Result<(), CatalogError> {
+        let change = |settings: &mut BucketSettings| {
+            settings.tells = document.is_some();
+            Ok(())
+        };
+        let kind = ConfigurationKind::Notification;
+        self.change_bucket_with(tenant, name, Some((kind, document)), change).await
+    }
+
     async fn change_bucket(
         &self,
         tenant: TenantId,
         name: &BucketName,
+        change: impl Fn(&mut BucketSettings) -> Result<(), CatalogError> + Send + Sync,
+    ) -> Result<(), CatalogError> {
+        self.change_bucket_with(tenant, name, None, change).await
+    }
+
+    /// The same, with a document of the bucket in the same commit.
+    async fn change_bucket_with(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        document: Option<(ConfigurationKind, Option<&[u8]>)>,
         change: impl Fn(&mut BucketSettings) -> Result<(), CatalogError> + Send + Sync,
     ) -> Result<(), CatalogError> {
         let name_key = key::bucket(tenant, name);
@@ -115,6 +141,10 @@ impl Catalog {
             let mut batch = Batch::default();
             batch.expect(name_key.clone(), Some(row));
             batch.put(name_key.clone(), row::encode_bucket(&bucket));
+            if let Some((kind, document)) = document {
+                let row_key = key::configuration(bucket.id, kind.number());
+                batch.writes.push((row_key, document.map(row::encode_document)));
+            }
             if before != after {
                 // What is in memory alone could be taken back from where it stands, and from
                 // nowhere else.

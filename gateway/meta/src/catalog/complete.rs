@@ -7,12 +7,13 @@ use keyway_proto::{BucketId, Checksum, ChecksumKind, Durability, ObjectKey, Uplo
 use super::assemble::assemble;
 use super::current::{New, Place, disown};
 use super::object::durable_enough;
+use super::outbox::{Change, Site};
 use super::usage::Payer;
 use super::{
     ATTEMPTS_MAX, Catalog, CatalogError, NamedPart, PAGE_MAX, WriteCondition, require_bucket,
 };
 use crate::key::{self, Owner};
-use crate::record::{Bucket, Object, Retention, UnixMs};
+use crate::record::{Object, Retention, UnixMs};
 use crate::row::{self, Completion};
 use crate::store::{Batch, MetaError};
 
@@ -40,13 +41,15 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError::InvalidPart`] with number 0 when no part is named,
     /// [`CatalogError::NotDurable`].
-    pub async fn complete_upload(
+    pub async fn complete_upload<'a>(
         &self,
-        bucket: &Bucket,
+        site: impl Into<Site<'a>>,
         key: &ObjectKey,
         id: UploadId,
         completing: Completing<'_>,
     ) -> Result<Object, CatalogError> {
+        let site = site.into();
+        let bucket = site.bucket;
         let Completing { parts, checksum, condition, durability, retention, now } = completing;
         let at = Place::new(bucket.id, key);
         let mut versioning = bucket.settings.versioning;
@@ -70,9 +73,10 @@ impl Catalog {
             if object.durability < durability {
                 return Err(CatalogError::NotDurable);
             }
-            durable_enough(&object, versioning)?;
+            durable_enough(&object, versioning, site)?;
             let current = self.current(&at, versioning, &condition).await?;
             (object.named, object.version) = (current.names_versions(), current.place(proposed)?);
+            self.tell(&mut batch, site, key, Change::Published(&object)).await?;
             let new = New::Object(Box::new(object.clone()), Owner::Upload(id));
             current.replace(&mut batch, new, &[])?;
             for part in &stored {

@@ -22,13 +22,16 @@
 //! **Usage.** What a tenant stores is counted in the commit that changes it, and bounded there:
 //! [`usage`].
 //!
+//! **Events.** What somebody asked to be told of is written in the commit that makes it happen:
+//! [`outbox`].
+//!
 //! **Durability.** Chunks are durable before they are published, but for those of writes whose
 //! clients waived that: [`pending`] keeps what such a write replaced until they are.
 
 use std::sync::Arc;
 
 use keyway_proto::BucketId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::key;
 use crate::record::Versioning;
@@ -43,6 +46,7 @@ mod current;
 mod garbage;
 mod list;
 mod object;
+mod outbox;
 mod pending;
 mod remove;
 mod turns;
@@ -57,6 +61,7 @@ use turns::Turns;
 
 pub use complete::Completing;
 pub use object::{CopyFrom, Stamp};
+pub use outbox::{Backlog, Change, Notice, Site, Teller, Waiting};
 pub use pending::{Pending, PendingIn, PendingOf};
 pub use remove::{Clearance, Deleted};
 pub use types::*;
@@ -73,6 +78,7 @@ pub struct Catalog {
     turns: Turns,
     garbage_queued: Notify,
     pending_marked: Notify,
+    events_written: watch::Sender<u64>,
     quotas: usage::Quotas,
 }
 
@@ -81,7 +87,8 @@ impl Catalog {
     pub fn new(store: Arc<dyn MetaStore>) -> Self {
         let (garbage_queued, pending_marked) = (Notify::new(), Notify::new());
         let quotas = usage::Quotas::default();
-        Self { store, turns: Turns::new(), garbage_queued, pending_marked, quotas }
+        let (turns, events_written) = (Turns::new(), watch::Sender::new(0));
+        Self { store, turns, garbage_queued, pending_marked, events_written, quotas }
     }
 
     /// Resolves when chunks were given up since it last resolved: overwritten, deleted, aborted
@@ -94,11 +101,13 @@ impl Catalog {
     /// Commits what leaves everybody's usage as it is; `false` when a precondition did not hold
     /// and the change is to be decided anew.
     async fn committed(&self, batch: Batch) -> Result<bool, CatalogError> {
-        debug_assert!(batch.tallies.len() == 1 || usage::leaves_it(&batch), "nobody is counted");
+        let counts = batch.tallies.iter().any(|tally| key::is_usage(&tally.key));
+        debug_assert!(counts || usage::leaves_it(&batch), "nobody is counted");
         let puts = |is: fn(&[u8]) -> bool| {
             batch.writes.iter().any(|(key, value)| value.is_some() && is(key))
         };
         let (gives_up, marks) = (puts(key::is_garbage), puts(key::is_pending));
+        let tells = !batch.appends.is_empty();
         match self.store.commit(batch).await {
             Ok(()) => {
                 if gives_up {
@@ -106,6 +115,9 @@ impl Catalog {
                 }
                 if marks {
                     self.pending_marked.notify_one();
+                }
+                if tells {
+                    self.events_written.send_modify(|count| *count = count.wrapping_add(1));
                 }
                 Ok(true)
             }

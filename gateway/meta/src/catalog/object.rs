@@ -3,6 +3,7 @@
 use keyway_proto::{Durability, ObjectKey, VersionId};
 
 use super::current::{New, Place, own_new};
+use super::outbox::{Change, Site};
 use super::usage::Payer;
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, WriteCondition, require_bucket};
 use crate::key::{self, Owner};
@@ -41,15 +42,18 @@ impl Catalog {
     /// # Errors
     /// After [`MetaError::Engine`] it is unknown whether the object was published: its chunks
     /// must be left to the sweeper. After any other error it was not, and they may be released.
-    /// [`CatalogError::NotDurable`] for an object in memory alone, in a bucket that keeps versions;
+    /// [`CatalogError::NotDurable`] for an object in memory alone, in a bucket that keeps versions
+    /// or whose changes are told;
     /// [`CatalogError::QuotaExceeded`].
-    pub async fn publish(
+    pub async fn publish<'a>(
         &self,
-        bucket: &Bucket,
+        site: impl Into<Site<'a>>,
         key: &ObjectKey,
         object: Object,
         condition: WriteCondition,
     ) -> Result<VersionName, CatalogError> {
+        let site = site.into();
+        let bucket = site.bucket;
         let at = Place::new(bucket.id, key);
         let mut versioning = bucket.settings.versioning;
         let _turn = self.turns.wait(&at.object()).await;
@@ -61,11 +65,12 @@ impl Catalog {
                 // A caller that never learnt the outcome meets its own object.
                 return Ok(current.object().map_or(VersionName::Null, Object::name));
             }
-            durable_enough(&object, versioning)?;
+            durable_enough(&object, versioning, site)?;
             let (named, version) = (current.names_versions(), current.place(object.version)?);
             let owner = Owner::Version(version);
             let placed = Object { named, version, ..object.clone() };
             let name = placed.name();
+            self.tell(&mut batch, site, key, Change::Published(&placed)).await?;
             own_new(&mut batch, &object.extents, owner);
             current.replace(&mut batch, New::Object(Box::new(placed), owner), &[])?;
             if self.committed_for(Payer::Within(bucket.tenant), batch).await? {
@@ -84,15 +89,17 @@ impl Catalog {
     /// [`CatalogError::NoSuchKey`] when the source is gone or is no longer the object with
     /// these extents, [`CatalogError::NotDurable`] when it is in memory alone: it could go, and
     /// the copy would stay. Those of [`read`](Self::read) for a source that has a version.
-    pub async fn publish_copy(
+    pub async fn publish_copy<'a>(
         &self,
         source: CopyFrom<'_>,
-        target: (&Bucket, &ObjectKey),
+        target: (impl Into<Site<'a>>, &ObjectKey),
         object: Object,
         condition: WriteCondition,
     ) -> Result<VersionName, CatalogError> {
-        let at = Place::new(target.0.id, target.1);
-        let mut versioning = target.0.settings.versioning;
+        let (site, key) = (target.0.into(), target.1);
+        let bucket = site.bucket;
+        let at = Place::new(bucket.id, key);
+        let mut versioning = bucket.settings.versioning;
         let object = Object { durability: Durability::Disk, ..object };
         let _turn = self.turns.wait(&at.object()).await;
         for _ in 0..ATTEMPTS_MAX {
@@ -105,22 +112,23 @@ impl Catalog {
                 return Err(CatalogError::NotDurable);
             }
             let mut batch = Batch::default();
-            require_bucket(&mut batch, target.0.id, versioning);
+            require_bucket(&mut batch, bucket.id, versioning);
             batch.expect(found_key, Some(found));
             let current = self.current(&at, versioning, &condition).await?;
             let (named, version) = (current.names_versions(), current.place(object.version)?);
             let owner = Owner::Version(version);
             let placed = Object { named, version, ..object.clone() };
             let name = placed.name();
+            self.tell(&mut batch, site, key, Change::Published(&placed)).await?;
             current.replace(&mut batch, New::Object(Box::new(placed), owner), &object.extents)?;
             for extent in &object.extents {
                 let owned = key::chunk_owner(extent.chunk.id, owner);
                 batch.put(owned, row::encode_extent(extent));
             }
-            if self.committed_for(Payer::Within(target.0.tenant), batch).await? {
+            if self.committed_for(Payer::Within(bucket.tenant), batch).await? {
                 return Ok(name);
             }
-            versioning = self.versioning(target.0.id).await?;
+            versioning = self.versioning(bucket.id).await?;
         }
         Err(MetaError::Conflict.into())
     }
@@ -151,11 +159,16 @@ impl Catalog {
     }
 }
 
-/// Refuses an object in memory alone where versions are kept: a loss would have to take it back
-/// from among them.
-pub(super) fn durable_enough(object: &Object, versioning: Versioning) -> Result<(), CatalogError> {
+/// Refuses an object in memory alone where versions are kept, for a loss would have to take it back
+/// from among them, and where somebody is told of it, for it must not be told what may be undone.
+pub(super) fn durable_enough(
+    object: &Object,
+    versioning: Versioning,
+    site: Site<'_>,
+) -> Result<(), CatalogError> {
     match (object.durability, versioning) {
-        (Durability::Disk, _) | (Durability::Memory, Versioning::Unversioned) => Ok(()),
+        (Durability::Disk, _) => Ok(()),
+        (Durability::Memory, Versioning::Unversioned) if site.teller.is_none() => Ok(()),
         (Durability::Memory, _) => Err(CatalogError::NotDurable),
     }
 }

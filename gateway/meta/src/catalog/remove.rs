@@ -5,11 +5,10 @@ use keyway_proto::ObjectKey;
 
 use super::current::{New, Place, disown_version, expect_newest, take_index};
 use super::object::Stamp;
+use super::outbox::{Change, Site};
 use super::usage::Payer;
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, WriteCondition, require_bucket};
-use crate::record::{
-    Bucket, DeleteMarker, ObjectLock, RetentionMode, UnixMs, VersionName, Versioning,
-};
+use crate::record::{DeleteMarker, ObjectLock, RetentionMode, UnixMs, VersionName, Versioning};
 use crate::row::{self, Kind};
 use crate::store::{Batch, MetaError};
 
@@ -48,13 +47,15 @@ impl ObjectLock {
 impl Catalog {
     /// Deletes the object under `key`; in a bucket that keeps versions, by a delete marker under
     /// `stamp`. Deleting what is not there is no error, unless the condition asks for it.
-    pub async fn delete(
+    pub async fn delete<'a>(
         &self,
-        bucket: &Bucket,
+        site: impl Into<Site<'a>>,
         key: &ObjectKey,
         condition: WriteCondition,
         stamp: Stamp,
     ) -> Result<Deleted, CatalogError> {
+        let site = site.into();
+        let bucket = site.bucket;
         let at = Place::new(bucket.id, key);
         let mut versioning = bucket.settings.versioning;
         let _turn = self.turns.wait(&at.object()).await;
@@ -78,15 +79,18 @@ impl Catalog {
                 named: current.names_versions(),
                 modified: stamp.at,
             };
-            let (new, deleted) = match versioning {
+            let (new, deleted, change) = match versioning {
                 Versioning::Unversioned => {
-                    (New::Nothing, Deleted { existed, ..Deleted::default() })
+                    let deleted = Deleted { existed, ..Deleted::default() };
+                    (New::Nothing, deleted, Change::Removed(None))
                 }
                 _ => {
                     let version = Some(marker.name());
-                    (New::Marker(marker), Deleted { existed, version, marker: true })
+                    let deleted = Deleted { existed, version, marker: true };
+                    (New::Marker(marker), deleted, Change::Hidden(marker))
                 }
             };
+            self.tell(&mut batch, site, key, change).await?;
             current.replace(&mut batch, new, &[])?;
             if self.committed_for(Payer::Anyway(bucket.tenant), batch).await? {
                 return Ok(deleted);
@@ -101,14 +105,16 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError::Locked`].
-    pub async fn delete_version(
+    pub async fn delete_version<'a>(
         &self,
-        bucket: &Bucket,
+        site: impl Into<Site<'a>>,
         key: &ObjectKey,
         name: VersionName,
         condition: WriteCondition,
         clearance: Clearance,
     ) -> Result<Deleted, CatalogError> {
+        let site = site.into();
+        let bucket = site.bucket;
         let at = Place::new(bucket.id, key);
         let mut versioning = bucket.settings.versioning;
         let _turn = self.turns.wait(&at.object()).await;
@@ -126,6 +132,9 @@ impl Catalog {
                 _ => self.take_version(&mut batch, &at, name, &condition, clearance).await?,
             };
             let done = Deleted { version: Some(name), ..deleted };
+            if deleted.existed {
+                self.tell(&mut batch, site, key, Change::Removed(Some(name))).await?;
+            }
             if deleted.existed && self.committed_for(Payer::Anyway(bucket.tenant), batch).await? {
                 return Ok(done);
             }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use keyway_proto::{ObjectKey, VersionId};
 
 use super::current::Place;
+use super::outbox::{Change, Site};
 use super::{ATTEMPTS_MAX, Catalog, CatalogError, require_bucket};
 use crate::record::{Bucket, Object, VersionName, Versioning};
 use crate::row::{self, Kind};
@@ -55,13 +56,15 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`read`](Self::read), and those of `change`.
-    pub async fn amend(
+    pub async fn amend<'a>(
         &self,
-        bucket: &Bucket,
+        site: impl Into<Site<'a>>,
         key: &ObjectKey,
         name: Option<VersionName>,
         change: impl Fn(&mut Object) -> Result<(), CatalogError> + Send + Sync,
     ) -> Result<Object, CatalogError> {
+        let site = site.into();
+        let bucket = site.bucket;
         let at = Place::new(bucket.id, key);
         let _turn = self.turns.wait(&at.object()).await;
         for _ in 0..ATTEMPTS_MAX {
@@ -83,6 +86,7 @@ impl Catalog {
             let mut stored = row::decode_object(&row)?;
             change(&mut stored.object)?;
             let mut batch = Batch::default();
+            self.tell(&mut batch, site, key, Change::Amended(&stored.object)).await?;
             batch.expect(row_key.clone(), Some(row));
             batch.put(row_key, row::encode_object(stored.object.clone(), stored.owner));
             if self.committed(batch).await? {

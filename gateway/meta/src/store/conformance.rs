@@ -250,3 +250,46 @@ fn what_is_in_memory_alone_is_durable_with_what_follows_and_at_the_end() {
     drop(store);
     assert_eq!(crash(), [Some(bytes("2")), Some(bytes("2")), Some(bytes("4"))]);
 }
+
+#[test]
+fn appended_rows_stand_in_the_order_of_their_commits() {
+    const WRITERS: u8 = 8;
+    const ROUNDS: u8 = 8;
+    let append = |prefix: &str, value: &[u8]| Append {
+        counter: bytes("#"),
+        prefix: bytes(prefix),
+        value: Bytes::copy_from_slice(value),
+    };
+    each_engine(|store| async move {
+        // Those of one batch, and those of a batch that is refused.
+        let appends = vec![append("a", b"1"), append("b", b"2")];
+        let two = Batch { appends, ..Batch::default() };
+        store.commit(two).await.unwrap();
+        let mut refused = Batch::default();
+        refused.expect(bytes("missing"), Some(bytes("x")));
+        refused.appends.push(append("a", b"never"));
+        assert!(matches!(store.commit(refused).await, Err(MetaError::Conflict)));
+        assert_eq!(store.get(b"a\0\0\0\0\0\0\0\x01").await.unwrap(), Some(bytes("1")));
+        assert_eq!(store.get(b"b\0\0\0\0\0\0\0\x02").await.unwrap(), Some(bytes("2")));
+        assert_eq!(store.get(b"#").await.unwrap(), Some(bytes("\0\0\0\0\0\0\0\x02")));
+        let writing = (0..WRITERS).map(|writer| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for round in 0..ROUNDS {
+                    let mut batch = Batch::default();
+                    batch.appends.push(append("c", &[writer, round]));
+                    store.commit(batch).await.unwrap();
+                }
+            })
+        });
+        for writer in writing.collect::<Vec<_>>() {
+            writer.await.unwrap();
+        }
+        let rows = store.scan(b"c", b"d", 1000).await.unwrap();
+        assert_eq!(rows.len(), usize::from(WRITERS * ROUNDS));
+        for writer in 0..WRITERS {
+            let rounds = rows.iter().filter(|(_, row)| row[0] == writer).map(|(_, row)| row[1]);
+            assert!(rounds.eq(0..ROUNDS), "a writer's later row stands before its earlier one");
+        }
+    });
+}

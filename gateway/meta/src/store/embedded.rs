@@ -249,15 +249,15 @@ impl Writer {
                 } else if holds(&table, batch, &mut held)
                     .map_err(|e| storage_error("checking", &e))?
                 {
-                    tallied(&table, batch).map_err(|e| storage_error("checking", &e))?
+                    computed(&table, batch).map_err(|e| storage_error("checking", &e))?
                 } else {
                     Err(MetaError::Conflict)
                 };
-                if let Ok(tallied) = &outcome {
-                    let writes = batch.writes.iter().chain(tallied);
+                if let Ok(computed) = &outcome {
+                    let writes = batch.writes.iter().chain(computed);
                     apply(&mut table, writes).map_err(|e| storage_error("writing", &e))?;
                     held.forget(batch);
-                    changed |= !(batch.writes.is_empty() && batch.tallies.is_empty());
+                    changed |= !batch.is_idle();
                     durability = durability.max(batch.durability);
                 }
                 outcomes.push(outcome.map(drop));
@@ -390,16 +390,30 @@ fn holds<'g>(
 /// A row that is written, or removed.
 type Write = (Bytes, Option<Bytes>);
 
-/// What the batch's tallies come to; the inner error refuses the batch.
-fn tallied(
+/// What the batch's tallies and appended rows come to; the inner error refuses the batch.
+fn computed(
     table: &WriteTable<'_>,
     batch: &Batch,
 ) -> Result<Result<Vec<Write>, MetaError>, StorageError> {
-    let mut rows = Vec::with_capacity(batch.tallies.len());
+    let mut rows: Vec<Write> = Vec::with_capacity(batch.tallies.len() + 2 * batch.appends.len());
     for tally in &batch.tallies {
         let now = table.get(&tally.key[..])?;
         match tally.moved(now.as_ref().map(redb::AccessGuard::value)) {
             Ok(row) => rows.push((tally.key.clone(), row)),
+            Err(refused) => return Ok(Err(refused)),
+        }
+    }
+    for append in &batch.appends {
+        let before = rows.iter().rfind(|(key, _)| *key == append.counter);
+        let numbered = match before {
+            Some((_, row)) => append.numbered(row.as_deref()),
+            None => {
+                let now = table.get(&append.counter[..])?;
+                append.numbered(now.as_ref().map(redb::AccessGuard::value))
+            }
+        };
+        match numbered {
+            Ok(numbered) => rows.extend(numbered),
             Err(refused) => return Ok(Err(refused)),
         }
     }

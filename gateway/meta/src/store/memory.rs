@@ -58,7 +58,17 @@ impl MetaStore for MemoryStore {
         };
         let tallied: Vec<_> =
             batch.tallies.iter().map(tallied).collect::<Result<_, MetaError>>()?;
-        for (key, value) in batch.writes.into_iter().chain(tallied) {
+        let mut numbered: Vec<(Bytes, Option<Bytes>)> = Vec::new();
+        for append in &batch.appends {
+            let before = numbered.iter().rfind(|(key, _)| *key == append.counter);
+            let now = match before {
+                Some((_, row)) => row.as_ref(),
+                None => entries.get(&append.counter),
+            };
+            let rows = append.numbered(now.map(|row| &row[..]))?;
+            numbered.extend(rows);
+        }
+        for (key, value) in batch.writes.into_iter().chain(tallied).chain(numbered) {
             match value {
                 Some(value) => entries.insert(key, value),
                 None => entries.remove(&key),

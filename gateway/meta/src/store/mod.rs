@@ -59,6 +59,8 @@ pub struct Batch {
     pub writes: Vec<(Bytes, Option<Bytes>)>,
     /// Numbers that move with what is written; each key at most once.
     pub tallies: Vec<Tally>,
+    /// Rows that are numbered when the batch is applied.
+    pub appends: Vec<Append>,
     /// Whether the batch gives space up, and may therefore use the engine's reserve when the
     /// device is full.
     pub frees_space: bool,
@@ -87,6 +89,43 @@ impl Batch {
     /// Removes `key`; no error when it is not there.
     pub fn delete(&mut self, key: Bytes) {
         self.writes.push((key, None));
+    }
+
+    /// Whether it changes nothing.
+    fn is_idle(&self) -> bool {
+        self.writes.is_empty() && self.tallies.is_empty() && self.appends.is_empty()
+    }
+}
+
+/// A row behind all that were appended under the same counter before, whatever their prefixes: its
+/// key is `prefix` and the next number, 8 bytes, big-endian. So the order of such rows is that of
+/// their commits, and batches that append do not meet there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// Where the last number given out stands: 8 bytes, big-endian.
+    pub counter: Bytes,
+    /// What the row's key begins with.
+    pub prefix: Bytes,
+    /// The row.
+    pub value: Bytes,
+}
+
+impl Append {
+    /// The row under its number, and the counter's row, where the counter's is `now`.
+    ///
+    /// # Errors
+    /// [`MetaError::Damaged`] where no counter stands.
+    fn numbered(&self, now: Option<&[u8]>) -> Result<[(Bytes, Option<Bytes>); 2], MetaError> {
+        let last = match now {
+            Some(row) => row.try_into().map_err(|_| MetaError::Damaged("counter"))?,
+            None => [0; 8],
+        };
+        let number = u64::from_be_bytes(last).saturating_add(1).to_be_bytes();
+        let mut key = BytesMut::with_capacity(self.prefix.len() + number.len());
+        key.put_slice(&self.prefix);
+        key.put_slice(&number);
+        let counted = (self.counter.clone(), Some(Bytes::copy_from_slice(&number)));
+        Ok([(key.freeze(), Some(self.value.clone())), counted])
     }
 }
 
