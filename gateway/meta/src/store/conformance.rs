@@ -262,8 +262,8 @@ fn appended_rows_stand_in_the_order_of_their_commits() {
     };
     each_engine(|store| async move {
         // Those of one batch, and those of a batch that is refused.
-        let mut two = Batch::default();
-        two.appends = vec![append("a", b"1"), append("b", b"2")];
+        let appends = vec![append("a", b"1"), append("b", b"2")];
+        let two = Batch { appends, ..Batch::default() };
         store.commit(two).await.unwrap();
         let mut refused = Batch::default();
         refused.expect(bytes("missing"), Some(bytes("x")));
