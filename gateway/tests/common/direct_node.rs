@@ -20,10 +20,10 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectPlan, DirectWork, Door, Durability, GetPlan, Gid, KeyFate, KeyStrength,
-    LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece, PutPlan, QpAddress,
-    Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest,
-    SessionSelector, SessionToken, Standing, TenantId, TransferPath,
+    ChunkId, DirectPlan, DirectWork, Door, Durability, GatherPlan, GetPlan, Gid, KeyFate,
+    KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece,
+    PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
+    SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -259,13 +259,11 @@ impl DirectNode {
                 }
                 let (mut memory, mut hasher) = (self.fetch(plan)?, MultiHasher::new(*digests));
                 for piece in &gather.pieces {
-                    let (transfer, tenant) = (gather.transfer, gather.tenant);
-                    let chunk = gather.chunks[piece.chunk as usize];
-                    let pieces = vec![Piece { chunk, range: piece.range() }];
-                    let (weight, verification) = (gather.weight, gather.verification);
+                    let &GatherPlan { transfer, tenant, weight, verification, .. } = gather;
+                    let (chunk, range) = (gather.chunks[piece.chunk as usize], piece.range());
+                    let pieces = vec![Piece { chunk, range }];
                     let plan = GetPlan { transfer, tenant, weight, pieces, verification };
-                    let mut body = self.inner.get(plan).await?.body;
-                    let mut at = piece.at as usize;
+                    let (mut body, mut at) = (self.inner.get(plan).await?.body, piece.at as usize);
                     while let Some(frame) = body.next().await {
                         let frame = frame?;
                         hasher.update(&frame);
