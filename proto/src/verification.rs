@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum Verification {
     /// All blocks before the first byte leaves: damage is an error instead of a broken body. What
-    /// is longer than one read is read twice.
+    /// is longer than a small read is read twice.
     BeforeDelivery,
     /// Each block before its own bytes leave: damage breaks the transfer where it is.
     #[default]

@@ -5,10 +5,12 @@
 //! none of that: one frame per contiguous run, and no pass over its bytes. The first piece is
 //! read and its first frame verified before anything is handed out, so that a missing or
 //! damaged object is an error instead of a broken body, and an object of one piece needs
-//! nothing but that: no task, no queue. Where all of it must be verified before the first byte
-//! leaves, what is longer than a piece is read twice, and compared both times. Longer ones keep [`READS_IN_FLIGHT`] reads ahead of the
+//! nothing but that: no task, no queue. Longer ones keep [`READS_IN_FLIGHT`] reads ahead of the
 //! consumer; when buffers are scarce they hold one smaller piece at a time, so that slow
 //! consumers cannot take the pool from the others.
+//!
+//! Where all of it must be verified before the first byte leaves, what is longer than the smallest
+//! piece is read twice, and compared both times.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -73,9 +75,9 @@ pub(crate) async fn start(
     Ok(Reading { length: frames.length, frames, receipt })
 }
 
-/// Whether one read of a device brings all that the plan asks for.
+/// Whether one read of a device brings all that the plan asks for, however scarce buffers are.
 fn is_one_read(plan: &GetPlan) -> bool {
-    let window = PIECE_BYTES_MAX as u64;
+    let window = SCARCE_PIECE_BYTES;
     match plan.pieces.as_slice() {
         [] => true,
         [only] => only.range.end() <= (only.range.offset() / window + 1).saturating_mul(window),

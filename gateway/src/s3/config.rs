@@ -20,7 +20,7 @@ section! {
         pub default_etag_policy: DefaultEtagPolicy = DefaultEtagPolicy::Md5,
         /// When what a node reads from its device is compared with its checksums, where neither
         /// bucket nor tenant chose: `"before-delivery"`, all of it before the first byte leaves,
-        /// so that what is longer than 1 MiB is read twice; `"inline"`, each block before its own
+        /// so that what is longer than 256 KiB is read twice; `"inline"`, each block before its own
         /// bytes leave; or `"client"`, which leaves it to the reader, and saves the CPU a pass.
         pub verify: Verification = Verification::Inline,
         /// Largest body of one PUT or one part, in bytes; at most S3's own 5 GiB.
