@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The AWS command line with its defaults.
 set -euo pipefail
+source "$(dirname "$0")/common.sh"
 bucket=awscli-bucket
 export AWS_DEFAULT_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true AWS_PAGER=""
 export AWS_CONFIG_FILE="$WORK/aws-config" AWS_SHARED_CREDENTIALS_FILE="$WORK/none"
@@ -8,7 +9,7 @@ printf '[default]\ns3 =\n  signature_version = s3v4\n  addressing_style = path\n
 [ -n "$CA_FILE" ] && export AWS_CA_BUNDLE="$CA_FILE"
 aws=("$AWS" --endpoint-url "$ENDPOINT")
 
-"${aws[@]}" s3 mb "s3://$bucket"
+make_bucket "${aws[@]}" s3 mb "s3://$bucket"
 "${aws[@]}" s3 cp --quiet "$SMALL" "s3://$bucket/dir/small"
 "${aws[@]}" s3 cp --quiet "s3://$bucket/dir/small" "$WORK/small"
 cmp "$SMALL" "$WORK/small"
@@ -34,5 +35,5 @@ echo "ok: presigned"
 "${aws[@]}" s3 sync --quiet "s3://$bucket/dir" "$WORK/synced"
 cmp "$SMALL" "$WORK/synced/small"
 "${aws[@]}" s3 rm --quiet --recursive "s3://$bucket"
-"${aws[@]}" s3 rb "s3://$bucket"
+delete_bucket "${aws[@]}" s3 rb "s3://$bucket"
 echo "ok: sync, delete"

@@ -5,7 +5,8 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK, http, same, step
+from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK
+from common import delete_bucket, http, make_bucket, same, step
 
 BUCKET = "boto3-bucket"
 
@@ -19,7 +20,7 @@ def client(**config):
 
 def main():
     s3 = client()
-    s3.create_bucket(Bucket=BUCKET)
+    make_bucket(lambda: s3.create_bucket(Bucket=BUCKET))
     s3.head_bucket(Bucket=BUCKET)
 
     body = SMALL.read_bytes()
@@ -93,7 +94,7 @@ def main():
     gone = s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key} for key in keys]})
     assert "Errors" not in gone, gone
     assert s3.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 0
-    s3.delete_bucket(Bucket=BUCKET)
+    delete_bucket(lambda: s3.delete_bucket(Bucket=BUCKET))
     step("delete")
 
 

@@ -12,6 +12,27 @@ CA_FILE = os.environ.get("CA_FILE", "")
 WORK = pathlib.Path(os.environ["WORK"])
 SMALL = pathlib.Path(os.environ["SMALL"])
 LARGE = pathlib.Path(os.environ["LARGE"])
+# Whether the bucket is there, and kept by its policy and its locks: nobody can delete it.
+GUARDED = bool(os.environ.get("GUARDED"))
+
+
+def make_bucket(make):
+    """Makes the bucket, unless it is there."""
+    if not GUARDED:
+        make()
+
+
+def delete_bucket(delete):
+    """Deletes the bucket, or fails to where it is guarded."""
+    if not GUARDED:
+        delete()
+        return
+    try:
+        delete()
+    except Exception as error:  # Each client has its own.
+        print(f"refused, as it must be: {type(error).__name__}")
+        return
+    raise AssertionError("a guarded bucket was deleted")
 
 
 def digest(path):

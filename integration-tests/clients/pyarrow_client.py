@@ -4,7 +4,8 @@ import os
 
 from pyarrow import fs
 
-from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK, same, step
+from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK
+from common import delete_bucket, make_bucket, same, step
 
 BUCKET = "pyarrow-bucket"
 
@@ -22,7 +23,7 @@ def main():
         allow_bucket_deletion=True,
         **options,
     )
-    s3.create_dir(BUCKET)
+    make_bucket(lambda: s3.create_dir(BUCKET))
 
     body = SMALL.read_bytes()
     with s3.open_output_stream(f"{BUCKET}/dir/small") as stream:
@@ -52,7 +53,7 @@ def main():
     s3.copy_file(f"{BUCKET}/dir/small", f"{BUCKET}/copy")
     s3.delete_file(f"{BUCKET}/large")
     assert s3.get_file_info(f"{BUCKET}/large").type == fs.FileType.NotFound
-    s3.delete_dir(BUCKET)
+    delete_bucket(lambda: s3.delete_dir(BUCKET))
     step("copy, delete")
 
 

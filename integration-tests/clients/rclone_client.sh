@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # rclone: compares a single-part ETag with the MD5 of the bytes.
 set -euo pipefail
+source "$(dirname "$0")/common.sh"
 bucket=rclone-bucket
 export RCLONE_CONFIG=/dev/null
 export RCLONE_CONFIG_K_TYPE=s3 RCLONE_CONFIG_K_PROVIDER=Other RCLONE_CONFIG_K_REGION=us-east-1
@@ -8,7 +9,7 @@ export RCLONE_CONFIG_K_ENDPOINT="$ENDPOINT" RCLONE_CONFIG_K_ENV_AUTH=true
 export RCLONE_S3_CHUNK_SIZE=16M RCLONE_S3_UPLOAD_CUTOFF=32M RCLONE_RETRIES=1
 [ -n "$CA_FILE" ] && export RCLONE_CA_CERT="$CA_FILE"
 
-"$RCLONE" mkdir "k:$bucket"
+make_bucket "$RCLONE" mkdir "k:$bucket"
 "$RCLONE" copyto "$SMALL" "k:$bucket/dir/small"
 "$RCLONE" cat "k:$bucket/dir/small" | cmp - "$SMALL"
 echo "ok: put, get"
@@ -29,6 +30,7 @@ curl --silent --show-error --fail ${CA_FILE:+--cacert "$CA_FILE"} "$url" | cmp -
 echo "ok: presigned"
 
 "$RCLONE" copyto "k:$bucket/dir/small" "k:$bucket/copy"
-"$RCLONE" purge "k:$bucket"
-if "$RCLONE" lsf "k:$bucket" >/dev/null 2>&1; then exit 1; fi
+"$RCLONE" delete "k:$bucket"
+[ -z "$("$RCLONE" lsf --recursive --files-only "k:$bucket")" ]
+delete_bucket "$RCLONE" rmdir "k:$bucket"
 echo "ok: copy, delete"

@@ -2,7 +2,8 @@
 
 import s3fs
 
-from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK, http, same, step
+from common import CA_FILE, ENDPOINT, GUARDED, LARGE, SMALL, WORK
+from common import delete_bucket, http, make_bucket, same, step
 
 BUCKET = "s3fs-bucket"
 
@@ -13,7 +14,7 @@ def main():
         client_kwargs={"verify": CA_FILE or None},
         config_kwargs={"signature_version": "s3v4", "s3": {"addressing_style": "path"}},
     )
-    s3.mkdir(BUCKET)
+    make_bucket(lambda: s3.mkdir(BUCKET))
 
     body = SMALL.read_bytes()
     s3.pipe_file(f"{BUCKET}/dir/small", body)
@@ -34,8 +35,10 @@ def main():
     assert http("GET", s3.sign(f"{BUCKET}/dir/small")) == (200, body)
     step("presigned")
 
-    s3.rm(BUCKET, recursive=True)
-    assert not s3.exists(BUCKET)
+    s3.rm([f"{BUCKET}/dir/small", f"{BUCKET}/large"])
+    delete_bucket(lambda: s3.rmdir(BUCKET))
+    s3.invalidate_cache()
+    assert s3.exists(BUCKET) == GUARDED
     step("delete")
 
 

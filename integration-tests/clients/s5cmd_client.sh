@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # s5cmd, on the AWS SDK for Go.
 set -euo pipefail
+source "$(dirname "$0")/common.sh"
 bucket=s5cmd-bucket
 export AWS_REGION=us-east-1 S3_ENDPOINT_URL="$ENDPOINT"
 [ -n "$CA_FILE" ] && export SSL_CERT_FILE="$CA_FILE"
 
-"$S5CMD" mb "s3://$bucket"
+make_bucket "$S5CMD" mb "s3://$bucket"
 "$S5CMD" cp "$SMALL" "s3://$bucket/dir/small"
 "$S5CMD" cat "s3://$bucket/dir/small" | cmp - "$SMALL"
 echo "ok: put, get"
@@ -26,5 +27,5 @@ echo "ok: presigned"
 "$S5CMD" cp "s3://$bucket/dir/small" "s3://$bucket/copy"
 "$S5CMD" rm "s3://$bucket/*"
 [ -z "$("$S5CMD" ls "s3://$bucket/*" 2>/dev/null)" ]
-"$S5CMD" rb "s3://$bucket"
+delete_bucket "$S5CMD" rb "s3://$bucket"
 echo "ok: copy, delete"

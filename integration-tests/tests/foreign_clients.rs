@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock};
 
 use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::server::Options;
+use keyway_integration_tests::sigv4::Credentials;
 use keyway_integration_tests::skip::skipped;
 use keyway_integration_tests::{Server, Transport, aws, tree};
 
@@ -21,6 +22,9 @@ use keyway_integration_tests::{Server, Transport, aws, tree};
 const LARGE_BYTES: usize = 200 << 20;
 /// Length of the one that goes up whole; not a multiple of anything.
 const SMALL_BYTES: usize = 100_003;
+
+#[path = "foreign_clients/guarded.rs"]
+mod guarded;
 
 macro_rules! clients {
     ($($name:ident: $script:literal, $program:expr;)+) => {$(
@@ -44,6 +48,7 @@ clients! {
     boto3: "boto3_client.py", built("venv/bin/python");
     boto3_breadth: "breadth_client.py", built("venv/bin/python");
     boto3_sts: "sts_client.py", built("venv/bin/python");
+    boto3_declared: "declared_client.py", built("venv/bin/python");
     awscli: "awscli_client.sh", built("venv/bin/aws");
     pyarrow: "pyarrow_client.py", built("venv/bin/python");
     s3fs: "s3fs_client.py", built("venv-s3fs/bin/python");
@@ -72,51 +77,70 @@ fn run_client(name: &str, script: &str, program: &Path, transport: Transport) {
         skipped(&format!("{name}, {transport:?}"), &format!("{} is not there", program.display()));
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let server = start(transport);
-    let work = tempfile::tempdir().unwrap();
-    let script = tree::root().join("integration-tests/clients").join(script);
-    let is_python = script.extension().is_some_and(|extension| extension == "py");
-    let mut command = Command::new(if is_python { program } else { Path::new("bash") });
-    for (name, _) in std::env::vars_os() {
-        // What the machine tells S3 clients and TLS libraries must not reach these.
-        let text = name.to_string_lossy();
-        if text.starts_with("AWS_") || text.starts_with("SSL_CERT") || text.ends_with("CA_BUNDLE") {
-            command.env_remove(&name);
+    let run = Run { name, script, program, transport, guarded: false };
+    run.against(&server, server.credentials());
+}
+
+/// A client's script.
+struct Run<'a> {
+    name: &'a str,
+    script: &'a str,
+    program: &'a Path,
+    transport: Transport,
+    /// Whether its bucket is there, and stays.
+    guarded: bool,
+}
+
+impl Run<'_> {
+    fn against(&self, server: &Server, who: &Credentials) {
+        let Self { name, program, transport, .. } = *self;
+        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let work = tempfile::tempdir().unwrap();
+        let script = tree::root().join("integration-tests/clients").join(self.script);
+        let is_python = script.extension().is_some_and(|extension| extension == "py");
+        let mut command = Command::new(if is_python { program } else { Path::new("bash") });
+        for (name, _) in std::env::vars_os() {
+            // What the machine tells S3 clients and TLS libraries must not reach these.
+            let text = name.to_string_lossy();
+            let bundle = text.starts_with("SSL_CERT") || text.ends_with("CA_BUNDLE");
+            if bundle || text.starts_with("AWS_") {
+                command.env_remove(&name);
+            }
         }
+        let trusted = match transport {
+            Transport::Plain => PathBuf::new(),
+            Transport::Tls => server.certificate_file(),
+        };
+        let output = command
+            .arg(&script)
+            .env("ENDPOINT", server.url())
+            .env("AWS_ACCESS_KEY_ID", &who.access_key)
+            .env("AWS_SECRET_ACCESS_KEY", &who.secret_key)
+            .env("AWS_DEFAULT_REGION", "us-east-1")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("CA_FILE", trusted)
+            .env("GUARDED", if self.guarded { "yes" } else { "" })
+            .env("HOME", work.path())
+            .env("WORK", work.path())
+            .env("SMALL", small())
+            .env("LARGE", large())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("AWS", program)
+            .env("S5CMD", program)
+            .env("RCLONE", program)
+            .env("S3CMD", program)
+            .output()
+            .expect("the client starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{name}, {transport:?}: {}\n{said}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+        );
+        println!("{name}, {transport:?}:\n{said}");
     }
-    let trusted = match transport {
-        Transport::Plain => PathBuf::new(),
-        Transport::Tls => server.certificate_file(),
-    };
-    let credentials = server.credentials();
-    let output = command
-        .arg(&script)
-        .env("ENDPOINT", server.url())
-        .env("AWS_ACCESS_KEY_ID", &credentials.access_key)
-        .env("AWS_SECRET_ACCESS_KEY", &credentials.secret_key)
-        .env("AWS_DEFAULT_REGION", "us-east-1")
-        .env("AWS_EC2_METADATA_DISABLED", "true")
-        .env("CA_FILE", trusted)
-        .env("HOME", work.path())
-        .env("WORK", work.path())
-        .env("SMALL", small())
-        .env("LARGE", large())
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("AWS", program)
-        .env("S5CMD", program)
-        .env("RCLONE", program)
-        .env("S3CMD", program)
-        .output()
-        .expect("the client starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{name}, {transport:?}: {}\n{said}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr),
-    );
-    println!("{name}, {transport:?}:\n{said}");
 }
 
 /// Lifecycle rules whose days a test can wait for.
