@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may give up")]
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,16 +17,17 @@ use futures::stream;
 use keyway_auth::grant::{Grant, Sealer};
 use keyway_dataplane::{
     AccessMode, DirectError, IpcConfig, LocalNode, NodeConfig, StorageNode, StoreConfig, TierAdmit,
-    TierConfig, TierVerify, Transferred,
+    TierConfig, TierVerify, TransferError, Transferred,
 };
 use keyway_fabric::ipc::{Armed, ClientLink};
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
 use keyway_proto::key::{Direction, Relinquished};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
-    Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork, GatherPiece,
-    GatherPlan, KeyStrength, LocalSessionRequest, NodeId, PutPlan, RemoteWindow, SessionId,
-    SessionOwner, SessionToken, TenantId, TransferId, TransferPath, Verification, Weight,
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
+    GatherPiece, GatherPlan, GetPlan, KeyStrength, LocalSessionRequest, NodeId, Piece, PutPlan,
+    RemoteWindow, SessionId, SessionOwner, SessionToken, TenantId, TransferId, TransferPath,
+    Verification, Weight,
 };
 use keyway_rpc::convert;
 
@@ -42,7 +44,7 @@ struct Rig {
     chunks: Vec<ChunkSpec>,
     bytes: Bytes,
     random: fastrand::Rng,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// A node with an object, and a session with it.
@@ -85,7 +87,7 @@ async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Ri
     };
     let frames: Vec<_> = bytes.chunks(MIB).map(|frame| Ok(bytes.slice_ref(frame))).collect();
     node.put(plan, Box::pin(stream::iter(frames))).await.unwrap();
-    Rig { node, link, session: offer.session, owner, chunks, bytes, random, _dir: dir }
+    Rig { node, link, session: offer.session, owner, chunks, bytes, random, dir }
 }
 
 fn crc() -> DigestSet {
@@ -299,5 +301,81 @@ async fn what_is_not_sound_moves_nothing() {
     armed.revoke().await.unwrap();
     drop(armed.release().map_err(|_| "not dead").unwrap());
     assert_eq!(*buffer.bytes().unwrap(), [FILL; 64]);
+    rig.is_clean().await;
+}
+
+impl Rig {
+    /// Turns a bit of what the device has of the object's bytes from `at` on, which a page begins
+    /// with.
+    fn damage(&self, at: usize) {
+        let wanted = &self.bytes[at..at + 64];
+        for entry in std::fs::read_dir(self.dir.path().join("store")).unwrap() {
+            let path = entry.unwrap().path();
+            let stored = std::fs::read(&path).unwrap();
+            let mut pages = (0..stored.len().saturating_sub(wanted.len())).step_by(4096);
+            if let Some(page) = pages.find(|page| stored[*page..].starts_with(wanted)) {
+                let file = std::fs::File::options().write(true).open(&path).unwrap();
+                file.write_all_at(&[stored[page] ^ 1], page as u64).unwrap();
+                return file.sync_all().unwrap();
+            }
+        }
+        panic!("the bytes are nowhere");
+    }
+}
+
+/// Goal: damage leaves the client's memory as it was, or breaks the transfer, or is the client's to
+/// find, as the plan says; for ranges, and for a chunk of several reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_shows_when_the_plan_says() {
+    const AT: usize = 5 * MIB;
+    let rig = rig(TierConfig::default(), 32 * MIB).await;
+    let start = (rig.chunks[0].length + rig.chunks[1].length) as usize;
+    rig.damage(start + AT);
+    let piece = |chunk, offset, at| GatherPiece { chunk, offset, length: 4096, at };
+    let pieces = vec![piece(0, 0, 0), piece(1, 4096, 4096), piece(2, AT as u32, 8192)];
+    let whole = ByteRange::whole(rig.chunks[2].length);
+    let (all, parts) = (&rig.bytes[start..], &rig.bytes[start + AT..start + AT + 4096]);
+    for verification in Verification::ALL {
+        for gathers in [true, false] {
+            let mut buffer = HostBuffer::shared(9 * MIB).unwrap();
+            let mut armed = rig.arm(&mut buffer, Direction::Write).await;
+            let mut plan = rig.plan(&[armed.remote()], pieces.clone());
+            if let DirectWork::Gather(gather, digests) = &mut plan.work {
+                gather.verification = verification;
+                let GatherPlan { transfer, tenant, weight, .. } = *gather;
+                let piece = Piece { chunk: rig.chunks[2].id, range: whole };
+                let get = GetPlan { transfer, tenant, weight, pieces: vec![piece], verification };
+                if !gathers {
+                    plan.work = DirectWork::Get(get, *digests);
+                }
+            }
+            let Transferred { moved, .. } = rig.execute(&plan).await;
+            let what = format!("{verification}, {gathers}: {moved:?}");
+            match &moved {
+                Ok(_) => armed.invalidated().await.unwrap(),
+                Err(_) => armed.revoke().await.unwrap(),
+            }
+            drop(armed.release().map_err(|_| "not dead").unwrap());
+            let memory = buffer.bytes().unwrap();
+            if verification == Verification::Client {
+                assert!(moved.is_ok(), "{what}");
+                let (found, sent) = if gathers {
+                    (&memory[8192..12288], parts)
+                } else {
+                    (&memory[..all.len()], all)
+                };
+                let differ = found.iter().zip(sent).filter(|(a, b)| a != b).count();
+                assert_eq!(differ, 1, "{what}");
+                continue;
+            }
+            let damaged = DirectError::Transfer(TransferError::Damaged {
+                chunk: rig.chunks[2].id,
+                offset: AT as u64,
+            });
+            assert_eq!(format!("{:?}", moved.unwrap_err()), format!("{damaged:?}"), "{what}");
+            let untouched = memory.iter().all(|byte| *byte == FILL);
+            assert!(untouched || verification == Verification::Inline, "{what}: bytes have landed");
+        }
+    }
     rig.is_clean().await;
 }
