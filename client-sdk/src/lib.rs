@@ -59,6 +59,7 @@ mod credentials;
 mod error;
 mod http;
 mod ops;
+mod phases;
 mod rdma;
 mod retry;
 mod staging;
@@ -81,8 +82,9 @@ pub use ops::{
     Administer, CopyObject, DeleteFailure, DeleteObject, Flush, HeadObject, ListBuckets,
     ListObjects, ListPage, ListedBucket, ListedObject, Prefetch, Presign,
 };
+pub use phases::{BodyPhases, Phases};
 pub use rdma::{
-    Fallback, Fallbacks, Phases, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError,
+    Fallback, Fallbacks, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError,
 };
 pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]

@@ -1,17 +1,21 @@
-"""Checkpoints into and out of a GPU: Keyway beside safetensors, torch and, where it is installed,
-InstantTensor, in one run.
+"""Checkpoints into and out of a GPU: Keyway beside safetensors, torch and, where they are
+installed, InstantTensor and fastsafetensors, in one run.
 
-The limit is what pinned memory and the GPU exchange; the peers read and write tmpfs, so that no
+The limits are what pinned memory and the GPU exchange and, with `--disk`, what a folder on the
+server's drive takes by direct writes that are synced; the peers read and write tmpfs, so that no
 disk is in their way. Every load is compared with what was saved.
 
-    python client-sdk/python/bench/checkpoint.py --gib 16 --bucket bench
+    python client-sdk/python/bench/checkpoint.py --gib 16 --bucket bench --disk DATA_DIR
 """
 
 import argparse
+import mmap
+import os
 import shutil
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keyway
 import keyway.safetensors
@@ -24,8 +28,15 @@ try:
     import instanttensor
 except ImportError:
     instanttensor = None
+try:
+    import fastsafetensors
+except ImportError:
+    fastsafetensors = None
 
 GIB = 1 << 30
+# What the disk alone is written with: files side by side, in blocks, past the page cache.
+DISK_WRITERS = 8
+DISK_BLOCK_BYTES = 4 << 20
 
 
 def state(gib: int, tensor_bytes: int) -> dict[str, torch.Tensor]:
@@ -64,6 +75,45 @@ def instant(file: str) -> dict[str, torch.Tensor]:
         return dict(opened.tensors())
 
 
+def fast(file: str) -> dict[str, torch.Tensor]:
+    opened = fastsafetensors.fastsafe_open([file], nogds=True, device="cuda:0")
+    with opened as loaded:
+        return {name: loaded.get_tensor(name) for name in loaded.keys()}  # noqa: SIM118
+
+
+def write_directly(file: str, size: int) -> None:
+    """A file of this size, room first, then blocks past the page cache, and a sync."""
+    block = mmap.mmap(-1, DISK_BLOCK_BYTES)
+    block.write(os.urandom(DISK_BLOCK_BYTES))
+    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+    try:
+        os.posix_fallocate(opened, 0, size)
+        for at in range(0, size, DISK_BLOCK_BYTES):
+            os.pwrite(opened, block, at)
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def disk(folder: str, size: int, rounds: int) -> None:
+    share = size // DISK_WRITERS // DISK_BLOCK_BYTES * DISK_BLOCK_BYTES
+    scratch = tempfile.mkdtemp(dir=folder)
+    files = [f"{scratch}/{number}" for number in range(DISK_WRITERS)]
+
+    def write() -> None:
+        with ThreadPoolExecutor(DISK_WRITERS) as threads:
+            list(threads.map(lambda file: write_directly(file, share), files))
+
+    def emptied() -> None:
+        for file in os.listdir(scratch):
+            os.remove(f"{scratch}/{file}")
+
+    try:
+        timed("limit: direct writes to the disk, synced", share * DISK_WRITERS, rounds, write, emptied)
+    finally:
+        shutil.rmtree(scratch)
+
+
 def remove(client: keyway.Client, bucket: str, prefix: str) -> None:
     client.flush(f"s3://{bucket}")
     client.delete_many(bucket, [found.key for found in client.list(f"s3://{bucket}/{prefix}")])
@@ -84,6 +134,7 @@ def main() -> None:
     parse.add_argument("--bucket", default="bench")
     parse.add_argument("--path", default="auto")
     parse.add_argument("--tmpfs", default="/dev/shm")
+    parse.add_argument("--disk", help="a folder on the drive that the server stores on")
     given = parse.parse_args()
     warnings.simplefilter("ignore")
 
@@ -99,6 +150,8 @@ def main() -> None:
         client.flush(f"s3://{given.bucket}")
 
     limits()
+    if given.disk:
+        disk(given.disk, size, rounds)
     save = keyway.safetensors.save_file
     for durability in ["disk", "memory"]:
         timed(
@@ -156,6 +209,16 @@ def main() -> None:
             got = None
             got = timed("load: InstantTensor", size, rounds + 1, lambda: instant(file))
             same(got, tensors)
+        if fastsafetensors is not None:
+            got = None
+            got = timed("load: fastsafetensors", size, rounds + 1, lambda: fast(file))
+            same(got, tensors)
+        got = None
+        os.remove(file)
+        timed("save: torch DCP", size, 1, lambda: dcp.save(tensors, checkpoint_id=folder))
+        empty = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+        timed("load: torch DCP", size, rounds, lambda: dcp.load(empty, checkpoint_id=folder))
+        same(empty, tensors)
     finally:
         shutil.rmtree(folder)
 

@@ -29,6 +29,7 @@ use keyway_proto::{Checksum, ChecksumKind};
 
 use crate::builder::{ClientBuilder, TransferDefaults};
 use crate::error::ClientError;
+use crate::phases::{BodyPhases, BodySums};
 use crate::rdma::Rdma;
 use crate::retry::{Retries, RetryPolicy};
 use crate::staging::Staging;
@@ -50,6 +51,7 @@ struct Shared {
     defaults: TransferDefaults,
     rdma: Rdma,
     staging: Staging,
+    bodies: BodySums,
 }
 
 /// What requests are signed with and sent over.
@@ -144,7 +146,8 @@ impl Client {
         rdma: Rdma,
         staging: Staging,
     ) -> Self {
-        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging }) }
+        let bodies = BodySums::default();
+        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging, bodies }) }
     }
 
     /// The endpoint's address.
@@ -174,6 +177,15 @@ impl Client {
 
     pub(crate) fn staging(&self) -> &Staging {
         &self.shared.staging
+    }
+
+    pub(crate) fn bodies(&self) -> &BodySums {
+        &self.shared.bodies
+    }
+
+    /// Where the time of this client's and its clones' reads over HTTP went.
+    pub fn body_phases(&self) -> BodyPhases {
+        self.shared.bodies.read()
     }
 
     /// Signs and sends a call once. An answer of any status but success is an error.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::phases::{Phases, Sums};
+use crate::phases::{Phases, TransferSums};
 
 /// Why a request's bytes travelled over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -143,7 +143,7 @@ pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) sessions: AtomicU64,
-    pub(super) phases: Sums,
+    pub(super) phases: TransferSums,
     fallbacks: [AtomicU64; Fallback::ALL.len()],
 }
 

@@ -11,7 +11,7 @@
 //! | memory that is lent | [`target`], [`armed`] |
 //! | one transfer under one key | [`transaction`] |
 //! | what an answer says of the key and the bytes | [`reply`] |
-//! | where the time went | [`phases`] |
+//! | where the time went | [`phases`](crate::phases) |
 //! | why bytes went over HTTP after all | [`fallback`] |
 //!
 //! Nothing is opened before a transfer could use it, and where there is no adapter nothing is
@@ -23,7 +23,6 @@ mod config;
 mod fallback;
 mod local;
 mod pairing;
-mod phases;
 mod ports;
 mod rails;
 mod registrations;
@@ -44,14 +43,13 @@ use tokio::time::Instant;
 use crate::builder::PathPolicy;
 use crate::error::ClientError;
 use crate::http::{Client, Wire};
+use crate::phases::Marks;
 use fallback::Counters;
 use ports::{LocalPort, MemoryKind};
 use rails::{Opening, Rails, Told, Way};
 
 pub use config::RdmaConfig;
 pub use fallback::{Fallback, Fallbacks, RdmaStats};
-pub(crate) use phases::Marks;
-pub use phases::Phases;
 pub(crate) use rails::Ticket;
 pub(crate) use reply::{Moved, Reply};
 pub use session::SessionError;

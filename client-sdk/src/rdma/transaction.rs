@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::armed::Armed;
 use super::fallback::Fallback;
-use super::phases::{Marks, Service};
 use super::rails::Ticket;
 use super::reply::{Moved, Reply, relinquished};
 use super::target::Target;
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, Call, Covered, Wire};
+use crate::phases::{Marks, Service};
 use crate::transfer::Stop;
 
 /// How long the adapter may take to show that the key is dead after the service said so.

@@ -231,7 +231,10 @@ impl Fetch {
         // The window is another's now; the body needs none.
         drop(ticket);
         match self.declined(&answer, wanted, state).await {
-            Ok(Some(needed)) => self.take_body(answer, needed, memory, state).await,
+            Ok(Some(needed)) => {
+                let (memory, taken) = self.take_body(answer, needed, memory, state).await;
+                (memory, taken.map(|_| Step::Done))
+            }
             Ok(None) => (memory, Ok(Step::Again)),
             Err(error) => (memory, Err(error)),
         }

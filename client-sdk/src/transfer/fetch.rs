@@ -7,6 +7,7 @@
 //! [`landing`](super::landing).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use keyway_fabric::gpu::StreamTurn;
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
@@ -19,6 +20,7 @@ use super::landing::{GetTarget, Landing as _};
 use super::{Failed, Meter, Stop};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, Call, Client};
+use crate::phases::{BodyMarks, Service};
 use crate::rdma::Travelled;
 
 /// Bytes received and hashed at a time: they are still in the core's cache when they are hashed.
@@ -184,11 +186,12 @@ impl Fetch {
         if state.expected == Some(state.reached) && state.info.is_some() {
             return (target, Ok(Step::Done));
         }
-        let stop = self.stop.clone();
+        let (stop, begun) = (self.stop.clone(), Instant::now());
         let (answer, needed) = match stop.or(Box::pin(self.ask(state))).await {
             Ok(asked) => asked,
             Err(error) => return (target, Err(error)),
         };
+        let (answered, service) = (Instant::now(), Service::of(answer.headers()));
         if needed > target.length() as u64 {
             match grow(needed) {
                 Some(Ok(grown)) => target = grown,
@@ -199,7 +202,13 @@ impl Fetch {
                 }
             }
         }
-        self.take_body(answer, needed, target, state).await
+        let (target, taken) = self.take_body(answer, needed, target, state).await;
+        let taken = taken.map(|received| {
+            let marks = BodyMarks { begun, answered, received, service };
+            self.client.bodies().add(&marks);
+            Step::Done
+        });
+        (target, taken)
     }
 
     /// Asks for what is missing. Gives the answer, and the bytes that there will be in all.
@@ -211,14 +220,15 @@ impl Fetch {
         Ok((answer, needed))
     }
 
-    /// Takes the bytes out of an answer's body, of which there will be `needed` in all.
+    /// Takes the bytes out of an answer's body, of which there will be `needed` in all. Tells
+    /// when the last one had come; by now it is where it belongs.
     pub(super) async fn take_body<M: GetTarget>(
         &mut self,
         mut answer: Answer,
         needed: u64,
         target: M,
         state: &mut State,
-    ) -> (M, Result<Step, ClientError>) {
+    ) -> (M, Result<Instant, ClientError>) {
         let available = target.length() as u64;
         if needed > available {
             return (target, Err(ClientError::TargetTooSmall { needed, available }));
@@ -230,8 +240,9 @@ impl Fetch {
         };
         let stop = self.stop.clone();
         let received = stop.or(self.receive::<M>(&mut answer, needed, &mut landing, state)).await;
+        let came = Instant::now();
         let (target, landed) = landing.end().await;
-        (target, landed.and(received).map(|()| Step::Done))
+        (target, landed.and(received).map(|()| came))
     }
 
     async fn receive<M: GetTarget>(

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
@@ -19,7 +20,7 @@ use super::cors::{self, Cors};
 use super::errors::{self, Failure};
 use super::form;
 use super::host::BaseDomains;
-use super::rdma::Lent;
+use super::rdma::{Lent, TIMING};
 use super::service::RequestId;
 use super::{Core, framing, signed, sts};
 
@@ -52,6 +53,7 @@ pub(super) async fn call(
     mut request: Request<Body>,
     surroundings: &Surroundings,
 ) -> Response<Body> {
+    let begun = Instant::now();
     let id = match request.extensions().get::<RequestId>() {
         Some(id) => id.clone(),
         None => {
@@ -106,6 +108,10 @@ pub(super) async fn call(
     }
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if response.status().is_success() && !response.headers().contains_key(TIMING) {
+        let took = format!("gateway;dur={:.3}", begun.elapsed().as_secs_f64() * 1e3);
+        response.headers_mut().extend(HeaderValue::try_from(took).map(|took| (TIMING, took)));
     }
     response.headers_mut().extend(told);
     if let Some(lent) = lent {

@@ -17,7 +17,8 @@ const BYTES: HeaderName = HeaderName::from_static("x-amz-rdma-bytes-transferred"
 const PATH: HeaderName = HeaderName::from_static("x-keyway-rdma-path");
 const STRENGTH: HeaderName = HeaderName::from_static("x-keyway-rdma-strength");
 const CHECKSUM: HeaderName = HeaderName::from_static("x-keyway-rdma-checksum");
-const TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// The header that tells what took how long, in milliseconds, as W3C's Server Timing has it.
+pub(in crate::s3) const TIMING: HeaderName = HeaderName::from_static("server-timing");
 const NODE: HeaderName = HeaderName::from_static("x-keyway-node");
 
 impl Moved {
@@ -32,7 +33,7 @@ impl Moved {
         if let Ok(value) = HeaderValue::try_from(checksum) {
             headers.insert(CHECKSUM, value);
         }
-        // In milliseconds, as W3C's Server Timing has it: all of the request, and the node's part.
+        // All of the request, and the node's part.
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         let (all, node) = (ms(self.since.elapsed()), ms(self.node_took));
         if let Ok(value) =

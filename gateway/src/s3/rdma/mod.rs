@@ -39,7 +39,7 @@ use super::errors::Failure;
 use super::etag;
 use crate::audit::Event;
 
-pub(super) use answer::{DECLINED, REPLY};
+pub(super) use answer::{DECLINED, REPLY, TIMING};
 pub use counts::{DirectCounts, DirectStats};
 pub(super) use gather::{gathered_into, offered_memory};
 pub(super) use lent::Lent;

@@ -90,10 +90,13 @@ impl Crew {
         let cell = self.cell.context("no cell was prepared")?;
         let client = self.client.clone().context("no cell was prepared")?;
         begin.arrives().await;
-        let (cpu, phases) = (own_cpu(), client.rdma_stats().phases);
+        let phases = || (client.rdma_stats().phases, client.body_phases());
+        let (cpu, (transfers, bodies)) = (own_cpu(), phases());
         let mut tally = self.all_run(begin, begin.after(cell.time)).await?;
         tally.cpu = own_cpu().saturating_sub(cpu);
-        tally.spent = Spent::of(&client.rdma_stats().phases.since(&phases));
+        let now = phases();
+        tally.transfers = Spent::past_http(&now.0.since(&transfers));
+        tally.bodies = Spent::of_bodies(&now.1.since(&bodies));
         Ok(tally)
     }
 

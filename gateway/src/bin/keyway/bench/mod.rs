@@ -321,9 +321,7 @@ impl Args {
             output::line(&measured.json().to_string());
         } else {
             output::line(&format!("{}: {}", measured.target, measured.gdsio()));
-            if let Some(breakdown) = measured.breakdown() {
-                output::line(&breakdown);
-            }
+            measured.breakdown().for_each(|line| output::line(&line));
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use keyway_client::Phases;
+use keyway_client::{BodyPhases, Phases};
 use serde_json::{Value, json};
 
 use super::cell::{Operation, Travelled};
 use super::sizes;
-use super::tally::{Measured, Spent};
+use super::tally::Measured;
 use crate::memory::Memory;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -103,7 +103,8 @@ impl Measured {
             "p50_us": self.tally.latencies.quantile_us(0.5),
             "p99_us": self.tally.latencies.quantile_us(0.99),
             "p999_us": self.tally.latencies.quantile_us(0.999),
-            "phases_us": self.mean_phases().map(|parts| parts.into_iter().collect::<HashMap<_, _>>()),
+            "transfer_phases_us": self.transfer_phases().map(HashMap::<_, _>::from_iter),
+            "body_phases_us": self.body_phases().map(HashMap::<_, _>::from_iter),
             "bytes": self.tally.bytes,
             "verified_bytes": self.tally.verified_bytes,
             "compared_bytes": self.compared_bytes,
@@ -118,19 +119,27 @@ impl Measured {
         })
     }
 
-    /// Where a transfer's time went, in µs on average; none where all went over HTTP.
-    fn mean_phases(&self) -> Option<Vec<(&'static str, f64)>> {
-        let Spent { transfers, parts } = self.tally.spent;
-        let mean = |time: Duration| time.as_secs_f64() * 1e6 / transfers as f64;
+    /// Where the time of a transfer past HTTP went, in µs on average; none where there was none.
+    fn transfer_phases(&self) -> Option<Vec<(&'static str, f64)>> {
         let names = Phases::default().parts().map(|(name, _)| name);
-        (transfers > 0).then(|| names.into_iter().zip(parts.map(mean)).collect())
+        Some(names.into_iter().zip(self.tally.transfers.mean_us()?).collect())
     }
 
-    /// The same as a line.
-    pub(super) fn breakdown(&self) -> Option<String> {
-        let parts = self.mean_phases()?;
-        let parts: Vec<_> = parts.iter().map(|(name, us)| format!("{name} {us:.0}")).collect();
-        Some(format!("of a transfer, µs on average: {}", parts.join(", ")))
+    /// The same of a body that was read over HTTP.
+    fn body_phases(&self) -> Option<Vec<(&'static str, f64)>> {
+        let names = BodyPhases::default().parts().map(|(name, _)| name);
+        Some(names.into_iter().zip(self.tally.bodies.mean_us()?).collect())
+    }
+
+    /// Both as lines.
+    pub(super) fn breakdown(&self) -> impl Iterator<Item = String> {
+        let line = |what: &str, parts: Vec<(&str, f64)>| {
+            let parts: Vec<_> = parts.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
+            format!("of a {what}, µs on average: {}", parts.join(", "))
+        };
+        let transfer = self.transfer_phases().map(|parts| line("transfer", parts));
+        let body = self.body_phases().map(|parts| line("body", parts));
+        transfer.into_iter().chain(body)
     }
 
     /// What a line of the plot is called: all but the size.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keyway_client::Phases;
+use keyway_client::{BodyPhases, Phases};
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Travelled};
@@ -27,24 +27,38 @@ pub(super) struct Tally {
     /// CPU time of the process over the span; of a single worker, none.
     pub(super) cpu: Duration,
     /// Where the time of transfers past HTTP went; of a single worker, nothing.
-    pub(super) spent: Spent,
+    pub(super) transfers: Spent,
+    /// The same of bodies that were read over HTTP.
+    pub(super) bodies: Spent,
 }
 
-/// The parts of transfers past HTTP, as [`Phases::parts`] names them, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// So many, and the sums of their parts, in the order in which [`Phases::parts`] or
+/// [`BodyPhases::parts`] names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spent {
-    pub(super) transfers: u64,
-    pub(super) parts: [Duration; 6],
+    count: u64,
+    parts: Vec<Duration>,
 }
 
 impl Spent {
-    pub(super) fn of(phases: &Phases) -> Self {
-        Self { transfers: phases.transfers, parts: phases.parts().map(|(_, time)| time) }
+    pub(super) fn past_http(phases: &Phases) -> Self {
+        Self { count: phases.transfers, parts: phases.parts().map(|(_, time)| time).into() }
+    }
+
+    pub(super) fn of_bodies(phases: &BodyPhases) -> Self {
+        Self { count: phases.bodies, parts: phases.parts().map(|(_, time)| time).into() }
     }
 
     fn merge(&mut self, other: &Self) {
-        self.transfers += other.transfers;
-        self.parts.iter_mut().zip(other.parts).for_each(|(part, more)| *part += more);
+        self.count += other.count;
+        self.parts.resize(self.parts.len().max(other.parts.len()), Duration::ZERO);
+        self.parts.iter_mut().zip(&other.parts).for_each(|(part, more)| *part += *more);
+    }
+
+    /// The parts in µs, on average; nothing of nothing.
+    pub(super) fn mean_us(&self) -> Option<impl Iterator<Item = f64>> {
+        let mean = |time: &Duration| time.as_secs_f64() * 1e6 / self.count as f64;
+        (self.count > 0).then(|| self.parts.iter().map(mean))
     }
 }
 
@@ -59,7 +73,8 @@ impl Tally {
             travelled: None,
             ended: begun,
             cpu: Duration::ZERO,
-            spent: Spent::default(),
+            transfers: Spent::default(),
+            bodies: Spent::default(),
         }
     }
 
@@ -71,7 +86,8 @@ impl Tally {
         self.travelled = Travelled::weaker(self.travelled, other.travelled);
         self.ended = self.ended.max(other.ended);
         self.cpu += other.cpu;
-        self.spent.merge(&other.spent);
+        self.transfers.merge(&other.transfers);
+        self.bodies.merge(&other.bodies);
     }
 }
 
@@ -106,6 +122,7 @@ mod tests {
             tally.latencies.record(Duration::from_micros(us));
             (tally.bytes, tally.verified_bytes) = (10, 10);
             (tally.travelled, tally.cpu) = (Some(travelled), Duration::from_millis(3));
+            tally.bodies = Spent { count: 2, parts: vec![Duration::from_micros(us); 4] };
             tally
         };
         let ipc = Travelled { path: TransferPath::IpcHost, strength: KeyStrength::Ipc };
@@ -117,6 +134,9 @@ mod tests {
         assert_eq!((all.latencies.count(), all.bytes, all.verified_bytes), (3, 30, 30));
         assert_eq!((all.travelled, all.cpu), (Some(Travelled::HTTP), Duration::from_millis(9)));
         assert_eq!(all.ended.since(begun), Duration::from_micros(500));
+        let bodies: Vec<_> = all.bodies.mean_us().expect("there were some").collect();
+        assert!(bodies.len() == 4 && bodies.iter().all(|us| (us - 700.0 / 6.0).abs() < 1e-3));
+        assert!(all.transfers.mean_us().is_none());
         let median = all.latencies.quantile_us(0.5);
         assert!((99.0..103.0).contains(&median), "{median}");
     }
