@@ -90,12 +90,7 @@ impl BodyPhases {
 
     /// The parts and their names, in their order.
     pub fn parts(&self) -> [(&'static str, Duration); 4] {
-        [
-            ("wire", self.wire),
-            ("service", self.service),
-            ("body", self.body),
-            ("copy", self.copy),
-        ]
+        [("wire", self.wire), ("service", self.service), ("body", self.body), ("copy", self.copy)]
     }
 }
 

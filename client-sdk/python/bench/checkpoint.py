@@ -109,7 +109,9 @@ def disk(folder: str, size: int, rounds: int) -> None:
             os.remove(f"{scratch}/{file}")
 
     try:
-        timed("limit: direct writes to the disk, synced", share * DISK_WRITERS, rounds, write, emptied)
+        timed(
+            "limit: direct writes to the disk, synced", share * DISK_WRITERS, rounds, write, emptied
+        )
     finally:
         shutil.rmtree(scratch)
 

@@ -4,6 +4,7 @@ other GPU is touched. Method: torch makes and judges the memory; CuPy and Numba 
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import keyway
 import pytest
@@ -129,6 +130,30 @@ def test_streams(client, prefix):
         target.fill_(11)
         client.put(prefix + "filled", target, stream=stream)
     assert set(bytes(client.get(prefix + "filled"))) == {11}
+
+
+def test_staged_reads_of_one_stream(server, client, prefix):
+    """By way of the host's memory, with bounce buffers for two of six reads: those whose turns
+    come later keep none from those whose turns come first."""
+    size, reads = 64 << 20, 6
+    data = noise(size)
+    client.put(prefix + "k", data)
+    staged = server.client(path="ipc-host", get_part_bytes=size)
+    stream = torch.cuda.Stream()
+    targets = [torch.zeros(size, dtype=torch.uint8, device="cuda") for _ in range(reads)]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        # Long enough that all of them take their turns before the first one's begins.
+        torch.cuda._sleep(1_000_000_000)
+
+    def read(target):
+        return staged.get_into(prefix + "k", target, stream=stream, timeout=60)
+
+    with ThreadPoolExecutor(reads) as threads:
+        results = list(threads.map(read, targets))
+    stream.synchronize()
+    assert all(got.path == "ipc-host" and got.verified for got in results)
+    assert all(torch.equal(target, data) for target in targets)
 
 
 def test_refusals(client, prefix):
