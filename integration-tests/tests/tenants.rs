@@ -12,6 +12,8 @@ mod attacks;
 mod audit;
 #[path = "tenants/buckets.rs"]
 mod buckets;
+#[path = "tenants/crowds.rs"]
+mod crowds;
 #[path = "tenants/cutoff.rs"]
 mod cutoff;
 #[path = "tenants/fairness.rs"]

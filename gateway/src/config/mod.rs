@@ -98,7 +98,9 @@ section! {
 
     /// What a client may demand of the server.
     pub struct Limits {
-        /// Connections open at once. Further ones wait in the system's backlog.
+        /// Connections open at once, and at most three quarters of the file descriptors that the
+        /// process may have. Beyond that, those that wait for a request make room for new ones,
+        /// the most silent first; where all are busy, new ones wait.
         pub max_connections: NonZeroU32 = non_zero(8192),
         /// Requests under way at once. Further ones are answered with 503 `SlowDown`.
         pub max_concurrent_requests: NonZeroU32 = non_zero(1024),

@@ -4,6 +4,7 @@
 //! listeners last, so that nobody is answered by half a server. The stop goes the other way.
 
 mod data_dir;
+mod descriptors;
 mod node;
 mod open;
 mod root;
@@ -20,7 +21,7 @@ use http::StatusCode;
 use keyway_auth::{CredentialStore, KeyFileError, RootError};
 use keyway_dataplane::rpc::RpcServeError;
 use keyway_dataplane::{LocalNode, StorageNode};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -44,6 +45,9 @@ pub use data_dir::{DataDir, DataDirError};
 pub use node::{RunningNode, serve_node};
 pub use root::Root;
 
+/// Connections that wait until they are accepted, as far as the system allows: a burst of them
+/// must not have to try again a second later.
+const BACKLOG: u32 = 4096;
 /// How long a stop waits for operators' requests: they take milliseconds.
 const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -269,7 +273,7 @@ async fn start(
         .route("/_keyway/v1", any(reserved))
         .route("/_keyway/v1/{*rest}", any(reserved))
         .fallback_service(s3);
-    let listener = listen(config.listen.address).await?;
+    let listener = listen(config.listen.address)?;
     if let Some(name) = &config.listen.tcp_congestion {
         // Accepted connections inherit it.
         rustix::net::sockopt::set_tcp_congestion(&listener, name).map_err(|source| {
@@ -278,7 +282,7 @@ async fn start(
     }
     let address = local_address(&listener, config.listen.address)?;
     let (acceptor, authority) = tls(&config, address, &data)?;
-    let admin_listener = listen(admin_address(&config, config.listen.address, address)).await?;
+    let admin_listener = listen(admin_address(&config, config.listen.address, address))?;
     let admin_address = local_address(&admin_listener, config.listen.address)?;
 
     let (stop, stopped) = watch::channel(false);
@@ -290,7 +294,7 @@ async fn start(
         listener,
         router,
         acceptor.clone(),
-        &config.limits,
+        &descriptors::provide(&config.limits),
         Arc::clone(&metrics),
         config.telemetry.access_log,
     );
@@ -359,8 +363,14 @@ async fn end_metrics(metrics: Arc<Metrics>) {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bound().map_err(|source| ServeError::Listen { address, source })
 }
 
 fn local_address(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, ServeError> {

@@ -68,10 +68,10 @@ pub async fn serve_node(config: Config) -> Result<RunningNode, ServeError> {
     let readiness = Arc::new(Readiness::default());
     upkeep::ask_nodes(&nodes, &metrics, &readiness).await;
 
-    let listener = listen(config.cluster.address).await?;
+    let listener = listen(config.cluster.address)?;
     let address = local_address(&listener, config.cluster.address)?;
     let admin_at = admin_address(&config, config.cluster.address, address);
-    let admin_listener = listen(admin_at).await?;
+    let admin_listener = listen(admin_at)?;
     let admin_address = local_address(&admin_listener, admin_at)?;
     let (stop, stopped) = watch::channel(false);
     let drain_timeout = Duration::from_millis(config.listen.drain_timeout_ms);

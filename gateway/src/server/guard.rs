@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{self, Sleep};
 
 use crate::config::Limits;
 
@@ -26,7 +28,7 @@ const LINGER_BYTES_MAX: usize = 16 << 20;
 const LINGER_READ_BYTES: usize = 8 * 1024;
 
 /// What HTTP knows of a connection and the byte stream below has to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ConnectionState {
     /// Requests under way: from the parsed header to the end of the response's body.
     in_flight: AtomicU32,
@@ -36,9 +38,55 @@ pub(super) struct ConnectionState {
     http2: AtomicBool,
     /// Whether the client may still be sending a body that nobody reads.
     lingers: AtomicBool,
+    /// Since when no request is under way.
+    waits_since: Mutex<time::Instant>,
+    /// Whether it is to end as soon as no request is under way, and who is to see that.
+    leaves: AtomicBool,
+    reader: AtomicWaker,
+}
+
+impl Default for ConnectionState {
+    fn default() -> Self {
+        Self {
+            in_flight: AtomicU32::new(0),
+            begun: AtomicU64::new(0),
+            http2: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
+            waits_since: Mutex::new(time::Instant::now()),
+            leaves: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
+        }
+    }
 }
 
 impl ConnectionState {
+    /// How long it has waited for a request; `None` with one under way.
+    pub(super) fn waits(&self) -> Option<Duration> {
+        let idle = self.in_flight.load(Ordering::Relaxed) == 0;
+        idle.then(|| self.waits_since.lock().elapsed())
+    }
+
+    /// Whether no request ever came.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) == 0
+    }
+
+    /// Has the connection end as soon as no request is under way.
+    pub(super) fn leave(&self) {
+        self.leaves.store(true, Ordering::Release);
+        self.reader.wake();
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaves.load(Ordering::Acquire)
+    }
+
+    /// Whether a read that waits is to end. Wakes whoever waits when that changes.
+    fn must_end(&self, cx: &Context<'_>) -> bool {
+        self.reader.register(cx.waker());
+        self.is_leaving()
+    }
+
     /// A request's header is parsed.
     pub(super) fn begin(&self, http2: bool) {
         self.http2.store(http2, Ordering::Relaxed);
@@ -58,6 +106,7 @@ impl ConnectionState {
 
     /// A response has been handed over whole, or given up.
     pub(super) fn end(&self) {
+        *self.waits_since.lock() = time::Instant::now();
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -159,9 +208,14 @@ impl<S> Guarded<S> {
         }
     }
 
+    /// No request is under way.
+    fn is_idle(&self) -> bool {
+        self.state.in_flight.load(Ordering::Relaxed) == 0
+    }
+
     /// Bytes came in.
     fn received(&mut self) {
-        if self.state.in_flight.load(Ordering::Relaxed) == 0 {
+        if self.is_idle() {
             self.notice_requests();
             let now = Instant::now();
             self.idle_since = now;
@@ -185,7 +239,7 @@ impl<S> Guarded<S> {
     /// How long the client may stay silent; none when its time is up.
     fn patience(&mut self) -> Option<Duration> {
         self.notice_requests();
-        if self.state.in_flight.load(Ordering::Relaxed) > 0 {
+        if !self.is_idle() {
             // Nothing to complain of: look again later.
             self.idle_since = Instant::now();
             return Some(self.idle_timeout.min(self.header_timeout));
@@ -227,6 +281,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
             Poll::Ready(Ok(())) => this.received(),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => match this.patience() {
+                Some(_) if this.is_idle() && this.state.must_end(cx) => {
+                    return Poll::Ready(Err(timed_out("others need the connection")));
+                }
                 Some(left) => this.reader.arm(left, cx),
                 None => return Poll::Ready(Err(timed_out("the client is silent"))),
             },

@@ -1,13 +1,14 @@
 //! The HTTP server: connections, limits, TLS, and the end of it all.
 //!
 //! An accept loop of our own over hyper, because the limits live below HTTP: a connection
-//! that sends nothing, or one byte a minute, is cut by [`guard`] before any request exists.
-//! [`exchange`] surrounds every request: id, admission, panics, telemetry.
+//! that sends nothing, or one byte a minute, is cut by [`guard`] before any request exists,
+//! and earlier where [`crowd`] needs its seat for another. [`exchange`] surrounds every request: id, admission, panics, telemetry.
 //!
 //! What an idle connection costs: a task, the socket, one timer, and under TLS rustls'
 //! buffers; hyper allocates its read buffer with the first byte.
 
 mod body;
+mod crowd;
 mod exchange;
 mod guard;
 mod reply;
@@ -15,6 +16,7 @@ mod tls;
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +26,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time;
 
 use crate::config::Limits;
 use crate::telemetry::Metrics;
 
+use crowd::{Crowd, Seat};
 use exchange::{Exchanges, Remote};
 use guard::{ConnectionState, Guarded};
 
@@ -103,7 +106,7 @@ impl Server {
     /// at most `drain_timeout`. Answers whether all of them ended in time; connections that
     /// did not are cut.
     pub async fn run(self, mut stop: watch::Receiver<bool>, drain_timeout: Duration) -> bool {
-        let slots = Arc::new(Semaphore::new(self.limits.max_connections.get() as usize));
+        let crowd = Crowd::new(self.limits.max_connections.get() as usize);
         let graceful = GracefulShutdown::new();
         let connections = Connections {
             builder: Arc::new(builder(&self.limits)),
@@ -113,16 +116,24 @@ impl Server {
             exchanges: Arc::clone(&self.exchanges),
         };
         let mut tasks = tokio::task::JoinSet::new();
-        loop {
-            // A slot first: beyond the cap, connections wait in the system's backlog.
-            let accepted = tokio::select! {
-                biased;
-                _ = stop.wait_for(|stop| *stop) => break,
-                Some(_) = tasks.join_next() => continue,
-                accepted = accept(&self.listener, &slots) => accepted,
+        'serve: loop {
+            let newcomer = async {
+                let (stream, remote) = accept(&self.listener).await;
+                let (seat, sent_away) = crowd.seat().await;
+                self.exchanges.metrics().connections_sent_away(sent_away);
+                (stream, remote, seat)
             };
-            let (stream, remote, slot) = accepted;
-            tasks.spawn(connections.clone().serve(stream, remote, slot, graceful.watcher()));
+            let mut newcomer = pin!(newcomer);
+            // Ended connections are forgotten while a newcomer waits: it may wait for them.
+            let (stream, remote, seat) = loop {
+                tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => break 'serve,
+                    Some(_) = tasks.join_next() => {}
+                    newcomer = &mut newcomer => break newcomer,
+                }
+            };
+            tasks.spawn(connections.clone().serve(stream, remote, seat, graceful.watcher()));
         }
         drop(self.listener);
         let drained = time::timeout(drain_timeout, graceful.shutdown()).await.is_ok();
@@ -132,15 +143,11 @@ impl Server {
     }
 }
 
-/// Waits for a free slot and a connection. Failures of single accepts are waited out.
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let slot = Arc::clone(slots).acquire_owned().await.expect("the semaphore is never closed");
+/// Waits for a connection. Failures of single accepts are waited out.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, remote)) => return (stream, remote, slot),
+            Ok(accepted) => return accepted,
             // The client gave up while it waited: nothing is wrong with the listener.
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
@@ -171,7 +178,7 @@ impl Connections {
         self,
         stream: TcpStream,
         remote: SocketAddr,
-        _slot: OwnedSemaphorePermit,
+        seat: Seat,
         watcher: hyper_util::server::graceful::Watcher,
     ) {
         // Without it a small answer waits for the acknowledgement of the one before: 40 ms.
@@ -179,7 +186,7 @@ impl Connections {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let _counted = self.exchanges.metrics().connection();
-        let state = Arc::new(ConnectionState::default());
+        let state = Arc::clone(seat.state());
         let stream = Guarded::new(stream, Arc::clone(&state), &self.limits);
         match &self.tls {
             None => {

@@ -39,6 +39,7 @@ pub struct Metrics {
 struct Counts {
     active_requests: AtomicI64,
     connections: AtomicI64,
+    connections_sent_away: AtomicU64,
     panics: AtomicU64,
     nodes: RwLock<Vec<(NodeId, Option<NodeStatus>)>>,
 }
@@ -127,6 +128,10 @@ impl Metrics {
     pub(crate) fn connection(self: &Arc<Self>) -> ConnectionCount {
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
         ConnectionCount(Arc::clone(self))
+    }
+
+    pub(crate) fn connections_sent_away(&self, count: usize) {
+        self.counts.connections_sent_away.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn request_begins(&self) {
@@ -236,13 +241,17 @@ fn observe(meter: &Meter, counts: &Arc<Counts>) {
         })
         .build();
 
-    let panics = Arc::clone(counts);
-    meter
-        .u64_observable_counter(table::PANICS.name)
-        .with_unit(table::PANICS.unit)
-        .with_description(table::PANICS.description)
-        .with_callback(move |o| o.observe(panics.panics.load(Ordering::Relaxed), &[]))
-        .build();
+    let count = |metric: &'static Definition, read: fn(&Counts) -> &AtomicU64| {
+        let counts = Arc::clone(counts);
+        meter
+            .u64_observable_counter(metric.name)
+            .with_unit(metric.unit)
+            .with_description(metric.description)
+            .with_callback(move |o| o.observe(read(&counts).load(Ordering::Relaxed), &[]))
+            .build();
+    };
+    count(&table::PANICS, |counts| &counts.panics);
+    count(&table::CONNECTIONS_SENT_AWAY, |counts| &counts.connections_sent_away);
     meter
         .f64_observable_counter(table::CPU_TIME.name)
         .with_unit(table::CPU_TIME.unit)

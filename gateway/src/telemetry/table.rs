@@ -111,6 +111,8 @@ metrics! {
         "Requests under way.", by [];
     CONNECTIONS = UpDownCounter "keyway.server.connections" ["{connection}"]
         "Open connections to the S3 endpoint.", by [];
+    CONNECTIONS_SENT_AWAY = Counter "keyway.server.connections.sent_away" ["{connection}"]
+        "Idle connections that were ended because new ones had no room.", by [];
     PANICS = Counter "keyway.server.panics" ["{panic}"]
         "Handlers that panicked. Each is a bug.", by [];
     NODE_TRANSFERS = UpDownCounter "keyway.node.transfers" ["{transfer}"]

@@ -23,7 +23,8 @@ use keyway_proto::{
     ChunkId, DirectPlan, DirectWork, Door, Durability, GatherPlan, GetPlan, Gid, KeyFate,
     KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece,
     PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferPath,
+    SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferId,
+    TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -51,6 +52,8 @@ pub(crate) enum Fault {
     Restarts,
     /// The receipt says that so many bytes fewer were moved.
     ShortReceipt(u64),
+    /// The receipt is that of another transfer, of another tenant's perhaps.
+    AnswersForAnother,
     /// A byte is flipped on its way out of the client's memory.
     Corrupts,
 }
@@ -300,6 +303,9 @@ impl DirectNode {
         };
         if let Some(Fault::ShortReceipt(missing)) = fault {
             receipt.bytes -= missing;
+        }
+        if let Some(Fault::AnswersForAnother) = fault {
+            receipt.transfer = TransferId::generate();
         }
         Ok(receipt)
     }

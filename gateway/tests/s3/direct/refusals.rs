@@ -174,9 +174,10 @@ async fn a_lost_chunk_under_an_uncertain_key_is_not_tried_again() {
 #[tokio::test]
 async fn a_receipt_that_does_not_add_up_is_no_success() {
     let direct = with_object().await;
-    for write in [false, true] {
+    let faults = || [Fault::ShortReceipt(1), Fault::AnswersForAnother];
+    for (write, fault) in [false, true].into_iter().flat_map(|write| faults().map(|f| (write, f))) {
         let (token, _) = direct.node.arm(direct.session, &[3]);
-        direct.node.fail_next(Fault::ShortReceipt(1));
+        direct.node.fail_next(fault);
         let call = if write {
             direct.put("/bucket/other", &token)
         } else {
