@@ -94,12 +94,21 @@ fn at(took: &[Duration], share: usize) -> Duration {
     took[(took.len() * share / 100).min(took.len() - 1)]
 }
 
-fn told(name: &str, took: &[Duration], alone: &[Duration]) {
+/// Transfers over verbs since the server's start, of all tenants.
+fn transfers(world: &World) -> Result<u64> {
+    let metrics = world.server.metrics()?;
+    let lines = metrics.lines().filter(|line| line.starts_with("keyway_direct_transfers_total{"));
+    let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(counts.sum::<f64>() as u64)
+}
+
+/// Tells what was seen, and how many transfers the flood had meanwhile.
+fn told(name: &str, took: &[Duration], alone: &[Duration], others: u64) {
     let (p50, p99) = (at(took, 50), at(took, 99));
     let times = |share| at(took, share).as_secs_f64() / at(alone, share).as_secs_f64();
     let count = took.len();
     println!(
-        "{name}: {count} reads, p50 {p50:?} ({:.2}), p99 {p99:?} ({:.2})",
+        "{name}: {count} reads, p50 {p50:?} ({:.2}), p99 {p99:?} ({:.2}), the flood {others}",
         times(50),
         times(99)
     );
@@ -126,12 +135,15 @@ async fn a_flood_beside_a_quiet_tenant() -> Result<()> {
         let put = client.put_object("data", "object").body(object.slice(..)?);
         put.send().await.context("stored")?;
         let alone = looked_at(&client, bytes).await?;
-        told(&format!("{size} alone"), &alone, &alone);
+        told(&format!("{size} alone"), &alone, &alone, 0);
         let mut flood = Flood::start(&world, loud, size)?;
         tokio::time::sleep(CASE / 2).await;
+        let before = transfers(&world)?;
         let beside = looked_at(&client, bytes).await?;
+        let others = transfers(&world)? - before - beside.len() as u64;
         flood.goes_on()?;
-        told(&format!("{size} beside a flood"), &beside, &alone);
+        ensure!(others > 0, "there was no flood");
+        told(&format!("{size} beside a flood"), &beside, &alone, others);
     }
     Ok(())
 }
