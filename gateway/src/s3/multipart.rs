@@ -11,6 +11,7 @@ use super::access::caller;
 use super::checksums::{self, Declared, Told};
 use super::conditions::{self, write_condition};
 use super::durability::Awaited;
+use super::encryption::{self, Cover};
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::page::{self, Encoding};
@@ -28,24 +29,30 @@ pub(super) async fn create(
     let key = resolve::key(&input.key)?;
     let checksum =
         chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
-    let headers = object_headers!(core, input)?;
+    let mut headers = object_headers!(core, input)?;
+    let encrypted = encryption::asked(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     if headers.lock != ObjectLock::default() {
         // What the bucket adds counts from the completion on.
         lock::applied(core, &bucket, headers.lock).await?;
     }
+    let cover = Cover::fresh(core, &bucket, &key, encrypted).await?;
+    headers.encryption.clone_from(&cover.encryption);
     let id = UploadId::generate();
     let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
     core.catalog.create_upload(&bucket, upload).await?;
-    Ok(S3Response::new(CreateMultipartUploadOutput {
+    let mut headers = HeaderMap::new();
+    cover.tell(&mut headers);
+    let output = CreateMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),
         key: Some(key.to_string()),
         upload_id: Some(id.to_string()),
         checksum_algorithm: checksum.map(|(kind, _)| checksums::algorithm_name(kind)),
         checksum_type: checksum.map(|(_, of)| checksums::type_name(of)),
         ..CreateMultipartUploadOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, headers))
 }
 
 /// UploadPart: as PutObject, but what it makes visible is a part.
@@ -63,6 +70,7 @@ pub(super) async fn upload_part(
     let id = upload_id(&input.upload_id)?;
     let declared = Declared::from_headers(&request.headers)?;
     let asked = durability::asked(&request.headers)?;
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
     let length = match &offered {
         Some(offered) => offered.length(),
         None => store::announced_length(core, input.content_length)?,
@@ -71,6 +79,9 @@ pub(super) async fn upload_part(
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let kind = part_kind(&upload, declared.kind())?;
+    let encryption = upload.headers.encryption.as_ref();
+    let cover = Cover::of_part(core, &bucket, &key, encryption, customer.as_ref())?;
+    let data_key = cover.key.as_ref();
     core.catalog.part_has_room(&bucket, id, number, length).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
@@ -78,12 +89,13 @@ pub(super) async fn upload_part(
     let digests = etag::digests(policy).union(declared.digests());
     let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
     let (stored, moved) = match &offered {
-        Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
+        Some(offered) => rdma::store(core, caller, offered, digests, durability, data_key).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
             let tenant = caller.account();
-            let stored = store::store(core, tenant, length, digests, durability, body).await?;
+            let stored =
+                store::store(core, tenant, length, digests, durability, data_key, body).await?;
             drop(room);
             (stored, None)
         }
@@ -109,6 +121,7 @@ pub(super) async fn upload_part(
     };
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
+    cover.tell(&mut headers);
     let kept = stored.keep();
     kept.settle(core.catalog.publish_part(&bucket, &key, id, part).await).await?;
     let output = UploadPartOutput {
@@ -136,6 +149,8 @@ pub(super) async fn complete(
     let named = named_parts(input.multipart_upload.as_ref())?;
     let claimed = claimed_checksum(input)?;
     let asked = durability::asked(&request.headers)?;
+    // It opens nothing, and need not be there.
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     if let Some(expected) = input.mpu_object_size {
@@ -171,6 +186,8 @@ pub(super) async fn complete(
     };
     let mut headers = HeaderMap::new();
     durability::tell(asked, object.durability, &mut headers);
+    let md5 = customer.as_ref().map(|customer| &customer.md5);
+    encryption::tell(object.headers.encryption.as_ref(), md5, &mut headers);
     let told = Told::object(object.checksum.as_ref(), object.parts.len());
     let output = CompleteMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),

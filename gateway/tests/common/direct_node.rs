@@ -259,10 +259,12 @@ impl DirectNode {
                 }
                 let (mut memory, mut hasher) = (self.fetch(plan)?, MultiHasher::new(*digests));
                 for piece in &gather.pieces {
-                    let &GatherPlan { transfer, tenant, weight, verification, .. } = gather;
+                    let &GatherPlan { transfer, tenant, weight, verification, ref key, .. } =
+                        gather;
+                    let key = key.clone();
                     let (chunk, range) = (gather.chunks[piece.chunk as usize], piece.range());
                     let pieces = vec![Piece { chunk, range }];
-                    let plan = GetPlan { transfer, tenant, weight, pieces, verification };
+                    let plan = GetPlan { transfer, tenant, weight, pieces, verification, key };
                     let (mut body, mut at) = (self.inner.get(plan).await?.body, piece.at as usize);
                     while let Some(frame) = body.next().await {
                         let frame = frame?;

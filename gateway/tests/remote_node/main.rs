@@ -55,6 +55,7 @@ fn put_plan(length: u64) -> PutPlan {
             .collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
         durability: keyway_proto::Durability::Disk,
+        key: None,
     }
 }
 
@@ -67,6 +68,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
         weight: Weight::default(),
         pieces: put.chunks.iter().map(whole).collect(),
         verification: Verification::default(),
+        key: None,
     }
 }
 
