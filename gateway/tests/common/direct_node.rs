@@ -259,11 +259,9 @@ impl DirectNode {
                 }
                 let (mut memory, mut hasher) = (self.fetch(plan)?, MultiHasher::new(*digests));
                 for piece in &gather.pieces {
-                    let &GatherPlan { transfer, tenant, weight, verification, ref key, .. } =
-                        gather;
-                    let key = key.clone();
+                    let &GatherPlan { transfer, tenant, weight, verification, .. } = gather;
                     let (chunk, range) = (gather.chunks[piece.chunk as usize], piece.range());
-                    let pieces = vec![Piece { chunk, range }];
+                    let (pieces, key) = (vec![Piece { chunk, range }], gather.key.clone());
                     let plan = GetPlan { transfer, tenant, weight, pieces, verification, key };
                     let (mut body, mut at) = (self.inner.get(plan).await?.body, piece.at as usize);
                     while let Some(frame) = body.next().await {

@@ -11,13 +11,13 @@ use keyway_proto::{Checksum, ChecksumKind};
 use crate::fixture::{Call, Reply, Server};
 
 const SERVICE: &str = "x-amz-server-side-encryption";
-const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
+pub(crate) const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
 const SOURCE: &str = "x-amz-copy-source-server-side-encryption-customer-";
 const NO_CONFIGURATION: &str = "ServerSideEncryptionConfigurationNotFoundError";
 
 /// A customer's key: 32 times this byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key(u8);
+pub(crate) struct Key(pub(crate) u8);
 
 impl Key {
     fn bytes(self) -> [u8; 32] {
@@ -28,7 +28,7 @@ impl Key {
         Checksum::of(ChecksumKind::Md5, &self.bytes()).to_base64()
     }
 
-    fn on<'a>(self, call: Call<'a>, prefix: &str) -> Call<'a> {
+    pub(crate) fn on<'a>(self, call: Call<'a>, prefix: &str) -> Call<'a> {
         call.header(&format!("{prefix}algorithm"), "AES256")
             .header(&format!("{prefix}key"), &BASE64.encode(self.bytes()))
             .header(&format!("{prefix}key-md5"), &self.md5())
@@ -37,7 +37,7 @@ impl Key {
 
 /// How something is asked to be encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Under {
+pub(crate) enum Under {
     Nothing,
     Service,
     Customer(Key),
@@ -45,7 +45,7 @@ enum Under {
 
 impl Under {
     /// On a request that makes an object.
-    fn asked(self, call: Call<'_>) -> Call<'_> {
+    pub(crate) fn asked(self, call: Call<'_>) -> Call<'_> {
         match self {
             Self::Nothing => call,
             Self::Service => call.header(SERVICE, "AES256"),
@@ -54,7 +54,7 @@ impl Under {
     }
 
     /// On a request about an object that is there.
-    fn shown<'a>(self, call: Call<'a>, prefix: &str) -> Call<'a> {
+    pub(crate) fn shown<'a>(self, call: Call<'a>, prefix: &str) -> Call<'a> {
         match self {
             Self::Nothing | Self::Service => call,
             Self::Customer(key) => key.on(call, prefix),
@@ -62,7 +62,7 @@ impl Under {
     }
 
     /// The answer says so, and nothing else.
-    fn is_told(self, reply: &Reply) {
+    pub(crate) fn is_told(self, reply: &Reply) {
         let md5 = format!("{CUSTOMER}key-md5");
         let algorithm = format!("{CUSTOMER}algorithm");
         let told = [SERVICE, &algorithm, &md5].map(|name| reply.header(name));
