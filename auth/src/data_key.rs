@@ -153,7 +153,7 @@ mod tests {
 
         let sealed = customer(1).seal(b"here", &key);
         assert_ne!(sealed, customer(1).seal(b"here", &key), "a nonce of its own each time");
-        assert_eq!(customer(1).open(b"here", &sealed), Ok(key.clone()));
+        assert_eq!(customer(1).open(b"here", &sealed), Ok(key));
         assert_eq!(customer(1).open(b"there", &sealed), Err(SecretsError::Tampered));
         assert_eq!(customer(2).open(b"here", &sealed), Err(SecretsError::Tampered));
         for position in 0..sealed.len() {

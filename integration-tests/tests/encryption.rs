@@ -123,8 +123,8 @@ async fn nothing_on_the_device_shows_what_is_encrypted() -> Result<()> {
         let tier = format!("node.tier.size_bytes = {tier}\n");
         let mut server = server(&format!("s3.encrypt_by_default = true\n{tier}"))?;
         builder(&server).build()?.create_bucket(BUCKET).await?;
-        around(&server, TransferPath::Http, Durability::Disk).await?;
-        around(&server, TransferPath::IpcHost, Durability::Memory).await?;
+        Box::pin(around(&server, TransferPath::Http, Durability::Disk)).await?;
+        Box::pin(around(&server, TransferPath::IpcHost, Durability::Memory)).await?;
         builder(&server).build()?.flush().bucket(BUCKET).await?;
         all_is_there(&server).await?;
         let data_dir = server.data_dir().to_owned();
@@ -158,8 +158,8 @@ fn a_customers_key_is_in_no_log_and_no_file() -> Result<()> {
     let keyed = |method: &str| {
         let mut request = Request::object(method, BUCKET, "own");
         let prefix = "x-amz-server-side-encryption-customer";
-        request.set(&format!("{prefix}-algorithm"), "AES256".to_owned());
-        request.set(&format!("{prefix}-key"), encoded.clone());
+        request.set(&format!("{prefix}-algorithm"), "AES256");
+        request.set(&format!("{prefix}-key"), &encoded);
         request.set(&format!("{prefix}-key-md5"), md5.to_base64());
         request
     };

@@ -160,25 +160,15 @@ pub(super) async fn copy_object(
                 let published = core.catalog.publish_copy(from, to, object, condition.clone());
                 published.await.map_err(Failure::from)
             }
-            Chunks::Written => {
-                let stored = match {
-                    let whole = ByteRange::whole(found.size);
-                    let (none, to) = (DigestSet::NONE, cover.key.as_ref());
-                    written(core, tenant, &opened, whole, none, to).await
-                } {
-                    // Replaced while it was read.
-                    Err(Failure::Transfer(TransferError::NoSuchChunk(_)))
-                        if attempt < ATTEMPTS_MAX =>
-                    {
-                        continue;
-                    }
-                    stored => stored?,
-                };
-                (object.extents, object.durability) = (stored.extents(), stored.durability);
-                let kept = stored.keep();
-                let published = core.catalog.publish(site, &key, object, condition.clone()).await;
-                kept.settle(published).await
-            }
+            Chunks::Written => match rewritten(core, tenant, &opened, cover.key.as_ref()).await {
+                Ok(stored) => {
+                    (object.extents, object.durability) = (stored.extents(), stored.durability);
+                    let (kept, condition) = (stored.keep(), condition.clone());
+                    let published = core.catalog.publish(site, &key, object, condition).await;
+                    kept.settle(published).await
+                }
+                Err(failure) => Err(failure),
+            },
         };
         match published {
             Err(Failure::Catalog(CatalogError::NoSuchKey)) if attempt < ATTEMPTS_MAX => {}
@@ -266,7 +256,23 @@ async fn checksum_of(
     Ok(hasher.finish())
 }
 
-/// Writes bytes of an object anew, under another key where there is one.
+/// Writes the bytes of an object anew, under another key where there is one.
+async fn rewritten(
+    core: &Core,
+    tenant: TenantId,
+    opened: &Opened<'_>,
+    key: Option<&DataKey>,
+) -> Result<store::Stored, Failure> {
+    let whole = ByteRange::whole(opened.object.size);
+    let stored = written(core, tenant, opened, whole, DigestSet::NONE, key).await;
+    stored.map_err(|failure| match failure {
+        // Replaced while it was read, as it might have been before the commit.
+        Failure::Transfer(TransferError::NoSuchChunk(_)) => CatalogError::NoSuchKey.into(),
+        failure => failure,
+    })
+}
+
+/// The same of some bytes.
 async fn written(
     core: &Core,
     tenant: TenantId,
