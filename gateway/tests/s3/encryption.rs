@@ -103,7 +103,11 @@ async fn what_is_put_encrypted_is_got() {
     let server = server().await;
     let (block, chunk) = (SEALED_BYTES, SEALED_CHUNK_BYTES_MAX);
     for under in [Under::Service, Under::Customer(Key(1))] {
-        for length in [0, 1, block - 1, block, block + 1, MIB + 3, chunk, chunk + 1] {
+        for length in [0, 1, block - 1, block, block + 1, MIB + 3, chunk + 1] {
+            // Once is enough of what takes long.
+            if length > chunk && under != Under::Service {
+                continue;
+            }
             let (path, body) = (format!("/bucket/{length}"), bytes(length));
             let before = stored(&server).await;
             let put = under.asked(server.put(&path)).body(body.clone()).send().await.expect(200);
@@ -233,7 +237,7 @@ async fn customers_keys_do_not_come_over_plaintext() {
 #[tokio::test]
 async fn copies_are_their_sources() {
     let server = server().await;
-    let body = bytes(17 * MIB + 5);
+    let body = bytes(300_001);
     for from in ALL {
         from.asked(server.put("/bucket/from")).body(body.clone()).send().await.expect(200);
         for to in ALL {
