@@ -22,14 +22,17 @@ const MIB: usize = 1 << 20;
 /// In a batch, in one chunk, in several, and in parts.
 const SIZES: [usize; 5] = [5_000, 300_000, 16 * MIB, 33 * MIB + 5, 70 * MIB + 3];
 const PART_BYTES: u64 = 40 << 20;
+const CAPACITY_BYTES: usize = 384 * MIB;
 const PAGE: usize = 4096;
 const MARKER: &[u8] = b"a marker that stands in every page of a body";
 const BUCKET: &str = "sealed";
 /// What a customer's key is made of; it must not be in any log.
 const CUSTOMER_KEY: &str = "a key of a customer: 32 letters!";
 
+/// A server whose files are small enough to be searched.
 fn server(config: &str) -> Result<Server> {
-    Server::with(Options { config: config.to_owned(), ..Options::default() })
+    let config = format!("node.store.capacity_bytes = {CAPACITY_BYTES}\n{config}");
+    Server::with(Options { config, ..Options::default() })
 }
 
 fn builder(server: &Server) -> ClientBuilder {
@@ -85,6 +88,7 @@ async fn around(server: &Server, path: TransferPath, durability: Durability) -> 
         let mut into = HostBuffer::shared(bytes)?;
         let got = client.get_object(BUCKET, &key).into(into.slice_mut(..)?).await?;
         ensure!(got.path == path && got.verified.is_whole(), "{key}: {}", got.verified);
+        ensure!(got.retries == 0, "{key}: {} retries", got.retries);
         ensure!(got.target[..] == content[..], "{key}: other bytes");
         drop(got);
         if path != TransferPath::IpcHost {

@@ -249,6 +249,11 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Whether the next frame waits for a buffer, or had to.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
     fn read_ahead(&mut self) {
         let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
         while self.under_way.len() < bound && !self.waits && self.held.is_none() {
