@@ -109,6 +109,11 @@ impl KeyFile {
         }
     }
 
+    /// A key that no file has: what is sealed under it is lost with the process.
+    pub fn in_memory() -> Self {
+        Self { key: random_bytes() }
+    }
+
     fn read(mut file: File, path: &Path) -> Result<Self, KeyFileError> {
         // The mode is asked of the open file, not of the path, which could be swapped.
         let mode = file.metadata().map_err(|e| io_error("read", path, e))?.mode() & 0o777;

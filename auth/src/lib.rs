@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod data_key;
 pub mod directory;
 pub mod grant;
 pub mod key_file;
@@ -21,6 +22,7 @@ pub use credential::{
     AccessKeyId, Credential, CredentialStore, Identity, Principal, SecretKey, Terms,
     Unauthenticated,
 };
+pub use data_key::CustomerKey;
 pub use directory::{Directory, DirectoryError, Name};
 pub use key_file::{KeyFile, KeyFileError};
 pub use root::{InvalidCredentials, RootCredentials, RootError};

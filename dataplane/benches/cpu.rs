@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use keyway_dataplane::LocalNode;
-use keyway_proto::{GetPlan, Verification};
+use keyway_proto::{DataKey, GetPlan, Verification};
 use rustix::time::{ClockId, clock_gettime};
 
 mod load;
@@ -63,6 +63,29 @@ async fn main() {
         };
         let name = format!("64 MiB, compared {verification}");
         measure(&node, "GET", &name, bytes.len(), 8, 4, get).await;
+    }
+    // What encryption costs, beside the same bytes without it.
+    for key in [None, DataKey::from_slice(&[7; DataKey::BYTES])] {
+        let name = if key.is_some() { "64 MiB, encrypted" } else { "64 MiB, as it is" };
+        let (under, source) = (key.clone(), bytes.clone());
+        let put = move |node: Arc<LocalNode>| {
+            let (key, source) = (under.clone(), source.clone());
+            async move {
+                let stored = load::put_under(&node, key, &source).await;
+                load::release(&node, &stored).await;
+            }
+        };
+        let stored = Arc::new(load::put_under(&node, key, &bytes).await);
+        let get = move |node: Arc<LocalNode>| {
+            let stored = Arc::clone(&stored);
+            async move {
+                load::get(&node, &stored).await;
+            }
+        };
+        for concurrency in [1, 8] {
+            measure(&node, "PUT", name, bytes.len(), concurrency, 4, put.clone()).await;
+            measure(&node, "GET", name, bytes.len(), concurrency, 4, get.clone()).await;
+        }
     }
     println!("{:?}", node.stats());
     println!("peak memory {} KiB", peak_memory_kib());

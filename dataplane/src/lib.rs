@@ -2,11 +2,12 @@
 //!
 //! [`node`] is the seam to the gateway. Behind it the [`engine`] executes plans over a blob
 //! [`store`], whose buffers come from `keyway_fabric`; [`direct`] moves the same bytes between
-//! the store and clients' own memory. [`rpc`] serves it all over the network.
+//! the store and clients' own memory, and `cipher` encrypts what a plan has a key for. [`rpc`] serves it all over the network.
 //!
 //! What may not enter: tenants' names, policies, S3. The node never decides who may do
 //! what; it executes what the gateway planned.
 
+mod cipher;
 pub mod direct;
 pub mod engine;
 pub mod node;

@@ -23,11 +23,12 @@ use keyway_fabric::ipc::{Armed, ClientLink};
 use keyway_fabric::memory::{HostBuffer, HostSliceMut};
 use keyway_proto::key::{Direction, Relinquished};
 use keyway_proto::plan::chunk_lengths;
+use keyway_proto::seal::{SEALED_BYTES, SEALED_CHUNK_BYTES_MAX, sealed_chunk_lengths};
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, DirectPlan, DirectWork,
-    GatherPiece, GatherPlan, GetPlan, KeyStrength, LocalSessionRequest, NodeId, Piece, PutPlan,
-    RemoteWindow, SessionId, SessionOwner, SessionToken, TenantId, TransferId, TransferPath,
-    Verification, Weight,
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, DirectPlan,
+    DirectWork, GatherPiece, GatherPlan, GetPlan, KeyStrength, LocalSessionRequest, NodeId, Piece,
+    PutPlan, RemoteWindow, SessionId, SessionOwner, SessionToken, TenantId, TransferId,
+    TransferPath, Verification, Weight,
 };
 use keyway_rpc::convert;
 
@@ -42,6 +43,7 @@ struct Rig {
     session: SessionId,
     owner: SessionOwner,
     chunks: Vec<ChunkSpec>,
+    key: Option<DataKey>,
     bytes: Bytes,
     random: fastrand::Rng,
     dir: tempfile::TempDir,
@@ -49,6 +51,11 @@ struct Rig {
 
 /// A node with an object, and a session with it.
 async fn rig(tier: TierConfig, pool_bytes: usize) -> Rig {
+    rig_under(None, tier, pool_bytes).await
+}
+
+/// The same; the object is encrypted where there is a key.
+async fn rig_under(key: Option<DataKey>, tier: TierConfig, pool_bytes: usize) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("door");
     let store = StoreConfig {
@@ -62,10 +69,15 @@ async fn rig(tier: TierConfig, pool_bytes: usize) -> Rig {
         IpcConfig { mode: AccessMode::Require, socket: Some(socket.clone()), users: Vec::new() };
     let config = NodeConfig { id: NODE, store, tier, ipc, ..NodeConfig::default() };
     let node = LocalNode::open(config).await.unwrap();
-    over(node, &socket, dir).await
+    over(node, key, &socket, dir).await
 }
 
-async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Rig {
+async fn over(
+    node: Arc<LocalNode>,
+    key: Option<DataKey>,
+    socket: &Path,
+    dir: tempfile::TempDir,
+) -> Rig {
     let owner = SessionOwner { tenant: TenantId(7), access_key: "key".into() };
     let request = LocalSessionRequest { node: NODE, windows: 4 };
     let offer = node.open_local_session(owner.clone(), request).await.unwrap();
@@ -74,9 +86,7 @@ async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Ri
     let mut bytes = vec![0; OBJECT_BYTES];
     random.fill(&mut bytes);
     let bytes = Bytes::from(bytes);
-    let chunks: Vec<_> = chunk_lengths(OBJECT_BYTES as u64)
-        .map(|length| ChunkSpec { id: ChunkId::generate(), length })
-        .collect();
+    let chunks = chunks_of(OBJECT_BYTES as u64, key.as_ref());
     let plan = PutPlan {
         transfer: TransferId::generate(),
         tenant: owner.tenant,
@@ -84,10 +94,23 @@ async fn over(node: Arc<LocalNode>, socket: &Path, dir: tempfile::TempDir) -> Ri
         chunks: chunks.clone(),
         digests: crc(),
         durability: keyway_proto::Durability::Disk,
+        key: key.clone(),
     };
     let frames: Vec<_> = bytes.chunks(MIB).map(|frame| Ok(bytes.slice_ref(frame))).collect();
     node.put(plan, Box::pin(stream::iter(frames))).await.unwrap();
-    Rig { node, link, session: offer.session, owner, chunks, bytes, random, dir }
+    Rig { node, link, session: offer.session, owner, chunks, key, bytes, random, dir }
+}
+
+fn chunks_of(length: u64, key: Option<&DataKey>) -> Vec<ChunkSpec> {
+    let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
+    match key {
+        None => chunk_lengths(length).map(chunk).collect(),
+        Some(_) => sealed_chunk_lengths(length).map(chunk).collect(),
+    }
+}
+
+fn data_key() -> Option<DataKey> {
+    DataKey::from_slice(&[0x42; DataKey::BYTES])
 }
 
 fn crc() -> DigestSet {
@@ -96,7 +119,16 @@ fn crc() -> DigestSet {
 
 impl Rig {
     async fn arm(&self, buffer: &mut HostBuffer, direction: Direction) -> Armed<HostSliceMut> {
-        buffer.bytes_mut().unwrap().fill(FILL);
+        self.arm_with(FILL, buffer, direction).await
+    }
+
+    async fn arm_with(
+        &self,
+        fill: u8,
+        buffer: &mut HostBuffer,
+        direction: Direction,
+    ) -> Armed<HostSliceMut> {
+        buffer.bytes_mut().unwrap().fill(fill);
         let slice = buffer.slice_mut(..).unwrap();
         let region = Arc::new(self.link.share(slice.export().unwrap()).await.unwrap());
         let (address, length) = (slice.address(), slice.len() as u32);
@@ -108,7 +140,8 @@ impl Rig {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
         let chunks = self.chunks.iter().map(|chunk| chunk.id).collect();
         let (weight, verification) = (Weight::default(), Verification::default());
-        let plan = GatherPlan { transfer, tenant, weight, chunks, pieces, verification };
+        let key = self.key.clone();
+        let plan = GatherPlan { transfer, tenant, weight, chunks, pieces, verification, key };
         let work = DirectWork::Gather(plan, crc());
         let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
         DirectPlan { owner: self.owner.clone(), target, work }
@@ -342,9 +375,16 @@ async fn damage_shows_when_the_plan_says() {
             let mut plan = rig.plan(&[armed.remote()], pieces.clone());
             if let DirectWork::Gather(gather, digests) = &mut plan.work {
                 gather.verification = verification;
-                let GatherPlan { transfer, tenant, weight, .. } = *gather;
+                let &mut GatherPlan { transfer, tenant, weight, .. } = gather;
                 let piece = Piece { chunk: rig.chunks[2].id, range: whole };
-                let get = GetPlan { transfer, tenant, weight, pieces: vec![piece], verification };
+                let get = GetPlan {
+                    transfer,
+                    tenant,
+                    weight,
+                    pieces: vec![piece],
+                    verification,
+                    key: None,
+                };
                 if !gathers {
                     plan.work = DirectWork::Get(get, *digests);
                 }
@@ -376,6 +416,84 @@ async fn damage_shows_when_the_plan_says() {
             let untouched = memory.iter().all(|byte| *byte == FILL);
             assert!(untouched || verification == Verification::Inline, "{what}: bytes have landed");
         }
+    }
+    rig.is_clean().await;
+}
+
+/// Goal: pieces of an encrypted object are its bytes, wherever its blocks are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_of_an_encrypted_object_are_opened() {
+    for tier in [
+        TierConfig::default(),
+        tier(64 * MIB, TierAdmit::OnReadAndWrite, TierVerify::AtFill),
+        tier(64 * MIB, TierAdmit::OnRead, TierVerify::EveryRead),
+    ] {
+        let mut rig = rig_under(data_key(), tier, 32 * MIB).await;
+        gathers_of_every_kind(&mut rig).await;
+    }
+    let mut rig = rig_under(data_key(), TierConfig::default(), 2 * MIB).await;
+    let lists: Vec<_> = (0..4).map(|_| rig.pieces(400, 4096, 4 << 20)).collect();
+    let all = lists.into_iter().map(|pieces| rig.gather(pieces, 4 << 20));
+    let all = futures::future::join_all(all);
+    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("no deadlock");
+    rig.is_clean().await;
+}
+
+/// Goal: what comes out of a client's memory is encrypted on the device and comes back into a
+/// client's memory as it was, for lengths at the edges of blocks, pieces and chunks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encrypted_bytes_go_out_of_memory_and_into_it() {
+    let rig = rig_under(data_key(), TierConfig::default(), 32 * MIB).await;
+    let (block, chunk) = (SEALED_BYTES as usize, SEALED_CHUNK_BYTES_MAX as usize);
+    for length in [1, block - 1, block, block + 1, 16 * block + 1, chunk, chunk + 1, 3 * chunk / 2]
+    {
+        let mut buffer = HostBuffer::shared(length).unwrap();
+        let mut armed = rig.arm(&mut buffer, Direction::Read).await;
+        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap();
+        let put = PutPlan {
+            transfer: TransferId::generate(),
+            tenant: rig.owner.tenant,
+            weight: Weight::default(),
+            chunks: chunks_of(length as u64, rig.key.as_ref()),
+            digests: crc().with(ChecksumKind::Md5),
+            durability: keyway_proto::Durability::Disk,
+            key: rig.key.clone(),
+        };
+        let owner = rig.owner.clone();
+        let plan = DirectPlan { owner, target, work: DirectWork::Put(put.clone()) };
+        let receipt = rig.execute(&plan).await.moved.unwrap();
+        let sent = vec![FILL; length];
+        for kind in [ChecksumKind::Crc64Nvme, ChecksumKind::Md5] {
+            assert_eq!(receipt.digests.value(kind), Some(&Checksum::of(kind, &sent)), "{length}");
+        }
+        armed.invalidated().await.unwrap();
+        drop(armed.release().map_err(|_| "not dead").unwrap());
+        for entry in std::fs::read_dir(rig.dir.path().join("store")).unwrap() {
+            let stored = std::fs::read(entry.unwrap().path()).unwrap();
+            let shows = stored.windows(64).any(|run| run == [FILL; 64]);
+            assert!(length < 64 || !shows, "{length} bytes are on the device as they are");
+        }
+        let mut back = HostBuffer::shared(length).unwrap();
+        let mut armed = rig.arm_with(0, &mut back, Direction::Write).await;
+        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap();
+        let piece =
+            |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
+        let get = GetPlan {
+            transfer: TransferId::generate(),
+            tenant: rig.owner.tenant,
+            weight: Weight::default(),
+            pieces: put.chunks.iter().map(piece).collect(),
+            verification: Verification::Client,
+            key: rig.key.clone(),
+        };
+        let owner = rig.owner.clone();
+        let plan = DirectPlan { owner, target, work: DirectWork::Get(get, crc()) };
+        let receipt = rig.execute(&plan).await.moved.unwrap();
+        let sum = Checksum::of(ChecksumKind::Crc64Nvme, &sent);
+        assert_eq!(receipt.digests.value(ChecksumKind::Crc64Nvme), Some(&sum), "{length}");
+        armed.invalidated().await.unwrap();
+        drop(armed.release().map_err(|_| "not dead").unwrap());
+        assert!(*back.bytes().unwrap() == *sent, "{length}");
     }
     rig.is_clean().await;
 }

@@ -160,6 +160,7 @@ fn requests(c: &mut Criterion) {
         catalog: Arc::new(Catalog::new(store)),
         nodes,
         credentials: Arc::new(accounts),
+        secrets: Arc::new(KeyFile::in_memory()),
         administration: None,
         audit: Default::default(),
         limiter: Default::default(),

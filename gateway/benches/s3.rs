@@ -15,7 +15,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use keyway_auth::sigv4::{Payload, Signer};
-use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+use keyway_auth::{AccessKeyId, Credential, CredentialStore, KeyFile, Principal, SecretKey};
 use keyway_dataplane::LocalNode;
 use keyway_gateway::node::Nodes;
 use keyway_gateway::s3::{S3Config, S3State, SystemClock, service};
@@ -104,6 +104,7 @@ fn requests(c: &mut Criterion) {
         catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
         nodes: Nodes::single(node),
         credentials: Arc::new(OneKey),
+        secrets: Arc::new(KeyFile::in_memory()),
         clock: Arc::new(SystemClock),
         administration: None,
         audit: Default::default(),

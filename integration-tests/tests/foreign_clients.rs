@@ -49,6 +49,7 @@ clients! {
     boto3_breadth: "breadth_client.py", built("venv/bin/python");
     boto3_sts: "sts_client.py", built("venv/bin/python");
     boto3_declared: "declared_client.py", built("venv/bin/python");
+    boto3_encryption: "encryption_client.py", built("venv/bin/python");
     awscli: "awscli_client.sh", built("venv/bin/aws");
     pyarrow: "pyarrow_client.py", built("venv/bin/python");
     s3fs: "s3fs_client.py", built("venv-s3fs/bin/python");

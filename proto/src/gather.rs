@@ -3,6 +3,7 @@
 //! A chunk is named once, however many pieces are of it, and a piece has 16 bytes, in memory as
 //! in a grant: a plan of 1,024 pieces is sealed and read in some microseconds.
 
+use crate::data_key::DataKey;
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
 use crate::verification::Verification;
@@ -26,6 +27,8 @@ pub struct GatherPlan {
     pub pieces: Vec<GatherPiece>,
     /// When they are compared with their checksums.
     pub verification: Verification,
+    /// What the chunks are encrypted under, where they are. They are of one object.
+    pub key: Option<DataKey>,
 }
 
 /// Some bytes of a chunk, and where they land.
@@ -117,6 +120,7 @@ mod tests {
             chunks: vec![ChunkId::from_bytes([2; 16]); chunks],
             pieces: pieces.to_vec(),
             verification: Verification::default(),
+            key: None,
         }
     }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod data_key;
 pub mod direct;
 pub mod durability;
 pub mod gather;
@@ -21,6 +22,7 @@ pub mod prefetch;
 pub mod range;
 pub mod ranges;
 pub mod receipt;
+pub mod seal;
 pub mod session;
 pub mod session_token;
 pub mod token;
@@ -29,6 +31,7 @@ pub mod verification;
 pub mod weight;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
+pub use data_key::DataKey;
 pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
 pub use durability::{Durability, FlushReply, FlushRequest, Standing};
 pub use gather::{GatherPiece, GatherPlan};

@@ -4,9 +4,11 @@
 //! plan; the node checks the plan's shape and executes it, and knows no tenant's names.
 
 use crate::checksum::DigestSet;
+use crate::data_key::DataKey;
 use crate::durability::Durability;
 use crate::id::{ChunkId, TenantId, TransferId};
 use crate::range::ByteRange;
+use crate::seal::SEALED_CHUNK_BYTES_MAX;
 use crate::unit::CHUNK_BYTES_MAX;
 use crate::verification::Verification;
 use crate::weight::Weight;
@@ -24,6 +26,8 @@ pub struct GetPlan {
     pub pieces: Vec<Piece>,
     /// When they are compared with their checksums.
     pub verification: Verification,
+    /// What the chunks are encrypted under, where they are.
+    pub key: Option<DataKey>,
 }
 
 impl GetPlan {
@@ -58,12 +62,20 @@ pub struct PutPlan {
     /// Whether the receipt may come before the bytes are on the device. A node that has no room
     /// for that in its memory writes them first.
     pub durability: Durability,
+    /// What the chunks are to be encrypted under, if they are.
+    pub key: Option<DataKey>,
 }
 
 impl PutPlan {
     /// Bytes that the plan stores.
     pub fn length(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.length).sum()
+    }
+
+    /// Whether each chunk has bytes, and no more than one may have.
+    pub fn is_sound(&self) -> bool {
+        let most = if self.key.is_some() { SEALED_CHUNK_BYTES_MAX } else { CHUNK_BYTES_MAX };
+        self.chunks.iter().all(|chunk| (1..=most).contains(&chunk.length))
     }
 }
 
@@ -72,16 +84,19 @@ impl PutPlan {
 pub struct ChunkSpec {
     /// Its id, never used before.
     pub id: ChunkId,
-    /// Its bytes: 1 to [`CHUNK_BYTES_MAX`].
+    /// Its bytes: 1 to [`CHUNK_BYTES_MAX`]. In a plan with a key, those of the object.
     pub length: u64,
 }
 
 /// Lengths of the chunks that `length` bytes are cut into: as many of [`CHUNK_BYTES_MAX`]
 /// as fit, then the rest. Yields nothing for an empty object.
 pub fn chunk_lengths(length: u64) -> impl Iterator<Item = u64> {
-    let full = length / CHUNK_BYTES_MAX;
-    let rest = length % CHUNK_BYTES_MAX;
-    (0..full).map(|_| CHUNK_BYTES_MAX).chain((rest > 0).then_some(rest))
+    lengths(length, CHUNK_BYTES_MAX)
+}
+
+pub(crate) fn lengths(length: u64, most: u64) -> impl Iterator<Item = u64> {
+    let rest = length % most;
+    (0..length / most).map(move |_| most).chain((rest > 0).then_some(rest))
 }
 
 #[cfg(test)]

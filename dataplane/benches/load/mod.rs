@@ -7,10 +7,11 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use keyway_dataplane::{Body, LocalNode, NodeConfig, StorageNode, StoreConfig};
 use keyway_proto::plan::chunk_lengths;
+use keyway_proto::seal::sealed_chunk_lengths;
 use keyway_proto::unit::GIB;
 use keyway_proto::{
-    ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, GetPlan, NodeId, Piece, PutPlan,
-    TenantId, TransferId, Verification, Weight,
+    ByteRange, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, GetPlan, NodeId, Piece,
+    PutPlan, TenantId, TransferId, Verification, Weight,
 };
 use tempfile::TempDir;
 
@@ -31,16 +32,21 @@ pub(crate) async fn node() -> (Arc<LocalNode>, TempDir) {
     (LocalNode::open(config).await.expect("opened"), dir)
 }
 
-/// A plan for an object of `length` bytes whose CRC64NVME the receipt carries.
-pub(crate) fn put_plan(length: u64) -> PutPlan {
+/// A plan for an object of `length` bytes whose CRC64NVME the receipt carries; encrypted where
+/// there is a key.
+pub(crate) fn put_plan(key: Option<DataKey>, length: u64) -> PutPlan {
     let spec = |length| ChunkSpec { id: ChunkId::generate(), length };
     PutPlan {
         transfer: TransferId::generate(),
         tenant: TenantId::ROOT,
         weight: Weight::default(),
-        chunks: chunk_lengths(length).map(spec).collect(),
+        chunks: match key {
+            None => chunk_lengths(length).map(spec).collect(),
+            Some(_) => sealed_chunk_lengths(length).map(spec).collect(),
+        },
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme),
         durability: keyway_proto::Durability::Disk,
+        key,
     }
 }
 
@@ -54,6 +60,7 @@ pub(crate) fn get_plan(put: &PutPlan) -> GetPlan {
         weight: Weight::default(),
         pieces: put.chunks.iter().map(piece).collect(),
         verification: Verification::default(),
+        key: put.key.clone(),
     }
 }
 
@@ -68,7 +75,12 @@ pub(crate) fn body(bytes: &Bytes) -> Body {
 
 /// Stores an object and gives its plan.
 pub(crate) async fn put(node: &LocalNode, bytes: &Bytes) -> PutPlan {
-    let plan = put_plan(bytes.len() as u64);
+    put_under(node, None, bytes).await
+}
+
+/// The same, encrypted where there is a key.
+pub(crate) async fn put_under(node: &LocalNode, key: Option<DataKey>, bytes: &Bytes) -> PutPlan {
+    let plan = put_plan(key, bytes.len() as u64);
     node.put(plan.clone(), body(bytes)).await.expect("stored");
     plan
 }

@@ -5,13 +5,13 @@
 //! doorbell, one completion, and no byte copied by the CPU; into shared host memory, one copy.
 //! What the memory tier holds is not looked at: runs as long as a batch go out of it, and the
 //! checksum is combined of stored ones. Reads run ahead of the writes, and up to
-//! [`BATCHES_IN_FLIGHT`] batches of writes ahead of the link. What bounds it: the slower of drive
-//! and link.
+//! [`BATCHES_IN_FLIGHT`] batches of writes ahead of the link; where a read must wait for its buffer,
+//! all of the transfer's own are written first. What bounds it: the slower of drive and link.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Revoker;
@@ -50,8 +50,24 @@ pub(super) async fn run<T: Transport>(
     let wants_crc64 = digests.contains(ChecksumKind::Crc64Nvme);
     let mut posted = VecDeque::with_capacity(BATCHES_IN_FLIGHT);
     let (mut batch, mut batched, mut left) = (T::Batch::default(), 0, reading.length);
-    while let Some(frame) = reading.frames.next().await {
-        let frame = frame?;
+    loop {
+        let frame = match reading.frames.next().now_or_never() {
+            Some(frame) => frame,
+            None => {
+                // Nobody waits for buffers with buffers in hand: others might do the same.
+                if reading.frames.waits() {
+                    if T::requests(&batch) > 0 {
+                        posted.push_back(way.begin(std::mem::take(&mut batch)).await?);
+                        batched = 0;
+                    }
+                    for posted in posted.drain(..) {
+                        way.landed(posted).await?;
+                    }
+                }
+                reading.frames.next().await
+            }
+        };
+        let Some(frame) = frame.transpose()? else { break };
         match wants_crc64.then(|| frame.crc64nvme()).flatten() {
             Some(known) => hasher.update_known(&frame, &known),
             None => hasher.update(&frame),

@@ -3,24 +3,26 @@
 //! Sketch, per MiB: one RDMA READ, or one copy, into a lease, one pass of CRC32C per block and one
 //! of each digest asked for, one device write from the same lease. Up to [`READS_IN_FLIGHT`] READs
 //! run ahead of the drive. MD5 and SHA run on a blocking thread, a piece at a time, and bound the
-//! transfer where they are asked for.
+//! transfer where they are asked for. Where the plan has a key, the piece is encrypted where it
+//! landed, once it was summed: one move within the cache and one pass of AES-GCM more.
 
 use std::collections::VecDeque;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready, try_join_all};
-use keyway_fabric::memory::LeasePool;
+use keyway_fabric::memory::{Lease, LeasePool};
 use keyway_proto::checksum::MultiHasher;
-use keyway_proto::unit::CHUNK_BYTES_MAX;
+use keyway_proto::seal::opened_length;
 use keyway_proto::{DigestSet, Digests, Durability, PutPlan, SessionToken};
 
 use super::execute::Needs;
 use super::land::{self, Landed};
 use super::remote::RemoteCursor;
 use super::transport::Transport;
-use crate::engine::{Turn, begin_chunk, publish};
+use crate::cipher::INLINE_BYTES_MAX;
+use crate::engine::{Turn, begin_chunk, publish, stored};
 use crate::node::{DirectError, TransferError};
-use crate::store::{BlobStore, Piece, StagedChunk, StoreError, next_piece};
+use crate::store::{BlobStore, Piece, Sealer, StagedChunk, StoreError, next_piece};
 
 /// Pieces being read ahead of the one that is written.
 const READS_IN_FLIGHT: usize = 4;
@@ -70,14 +72,15 @@ pub(super) async fn run<T: Transport>(
     needs: &Needs,
     turn: Turn,
 ) -> Result<Staging, DirectError> {
-    if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
+    if !plan.is_sound() {
         return Err(DirectError::InvalidPlan("a chunk's length is out of bounds"));
     }
     let mut cursor = RemoteCursor::new(target);
     let landed = land(plan, way, needs, &mut cursor).await?;
     let rest = &plan.chunks[landed.chunks.len()..];
     let mut reads = Reads {
-        chunks: rest.iter().map(|chunk| (chunk.length, 0)).collect(),
+        chunks: rest.iter().map(|chunk| (stored(*chunk, plan).0.length, 0)).collect(),
+        is_sealed: plan.key.is_some(),
         under_way: VecDeque::with_capacity(READS_IN_FLIGHT),
         cursor,
         way,
@@ -87,13 +90,15 @@ pub(super) async fn run<T: Transport>(
     let mut seals: Vec<Seal> = Vec::with_capacity(rest.len());
     let mut durability = Durability::Disk;
     for chunk in rest {
+        let (stored, cipher) = stored(*chunk, plan);
         let (mut writer, of_chunk) =
-            begin_chunk(*chunk, plan, &*needs.store, needs.tier.as_deref()).await?;
+            begin_chunk(stored, plan, &*needs.store, needs.tier.as_deref()).await?;
         durability = durability.min(of_chunk);
-        let mut left = chunk.length;
-        while left > 0 {
-            let piece = hasher.update(reads.next().await?).await?;
-            left -= piece.len() as u64;
+        let mut at = 0;
+        while at < stored.length {
+            let sealer = cipher.as_ref().map(|cipher| Sealer::at(cipher, at));
+            let piece = hasher.update(reads.next().await?, sealer).await?;
+            at += piece.len() as u64;
             writer.write(piece).await?;
         }
         seals.push(writer.seal());
@@ -117,8 +122,9 @@ async fn land<T: Transport>(
     cursor: &mut RemoteCursor,
 ) -> Result<Landed, DirectError> {
     match (plan.durability, way.local(), &needs.tier) {
+        // Encrypted bytes are made by a processor, out of leases.
         (Durability::Memory, Some(link), Some(tier))
-            if plan.digests.iter().all(|kind| kind.combines()) =>
+            if plan.key.is_none() && plan.digests.iter().all(|kind| kind.combines()) =>
         {
             land::run(plan, link, tier, cursor).await
         }
@@ -128,8 +134,10 @@ async fn land<T: Transport>(
 
 /// The READs of a transfer, some ahead of the piece being taken.
 struct Reads<'a, T: Transport> {
-    /// Bytes of each chunk, and those of them asked for.
+    /// Stored bytes of each chunk, and those of them asked for.
     chunks: VecDeque<(u64, u64)>,
+    /// Whether some of those are tags.
+    is_sealed: bool,
     under_way: VecDeque<(T::Posted, usize)>,
     cursor: RemoteCursor,
     way: &'a T,
@@ -137,14 +145,14 @@ struct Reads<'a, T: Transport> {
 }
 
 impl<T: Transport> Reads<'_, T> {
-    /// The next piece. It lies in one chunk.
-    async fn next(&mut self) -> Result<Piece, DirectError> {
+    /// The object's bytes of the next piece. It lies in one chunk, and fits the lease.
+    async fn next(&mut self) -> Result<(Lease, usize), DirectError> {
         while self.under_way.len() < READS_IN_FLIGHT && self.begin().await? {}
         let next = self.under_way.pop_front();
         let (posted, length) = next.ok_or(DirectError::InvalidPlan("nothing is left to read"))?;
         let leases = self.way.landed(posted).await?;
         let lease = leases.into_iter().next().expect("a READ gives its lease back");
-        Ok(Piece::landed(lease, length))
+        Ok((lease, length))
     }
 
     /// Begins a READ; `false` when there is none left, or no buffer for it.
@@ -153,7 +161,11 @@ impl<T: Transport> Reads<'_, T> {
             self.chunks.pop_front();
         }
         let Some((whole, at)) = self.chunks.front_mut() else { return Ok(false) };
-        let (class, length) = next_piece(*at, *whole, self.pool);
+        let (class, room) = next_piece(*at, *whole, self.pool);
+        let length = match self.is_sealed {
+            true => opened_length(room as u64).expect("pieces are whole blocks") as usize,
+            false => room,
+        };
         // One that holds buffers must not wait for more: two such would wait for each other.
         let lease = match self.under_way.is_empty() {
             true => self.pool.lease(class).await,
@@ -162,7 +174,7 @@ impl<T: Transport> Reads<'_, T> {
                 None => return Ok(false),
             },
         };
-        *at += length as u64;
+        *at += room as u64;
         let runs = self.cursor.take(length as u32);
         let mut batch = T::Batch::default();
         self.way.read(&mut batch, lease, &runs);
@@ -172,7 +184,8 @@ impl<T: Transport> Reads<'_, T> {
     }
 }
 
-/// Hashes pieces in order: CRCs in place, slow digests on a blocking thread.
+/// Hashes what lands in order: CRCs in place, slow digests on a blocking thread, where long pieces
+/// are encrypted, too.
 struct PieceHasher {
     fast: MultiHasher,
     slow: Option<MultiHasher>,
@@ -185,23 +198,42 @@ impl PieceHasher {
         Self { fast: MultiHasher::new(fast.into_iter().collect()), slow }
     }
 
-    async fn update(&mut self, piece: Piece) -> Result<Piece, DirectError> {
-        self.fast.update(piece.bytes());
-        let Some(mut slow) = self.slow.take() else { return Ok(piece) };
+    /// Takes in what has landed, and makes a piece of it.
+    async fn update(
+        &mut self,
+        (lease, length): (Lease, usize),
+        sealer: Option<Sealer>,
+    ) -> Result<Piece, DirectError> {
+        self.fast.update(&lease[..length]);
+        let mut slow = self.slow.take();
+        let seals_long = sealer.is_some() && length > INLINE_BYTES_MAX;
+        if slow.is_none() && !seals_long {
+            return Ok(piece(lease, length, sealer));
+        }
         let hashed = tokio::task::spawn_blocking(move || {
-            slow.update(piece.bytes());
-            (slow, piece)
+            if let Some(slow) = &mut slow {
+                slow.update(&lease[..length]);
+            }
+            (slow, piece(lease, length, sealer))
         });
         let (slow, piece) = hashed.await.map_err(|_| TransferError::Store {
             reason: "the hashing thread was lost".into(),
             sticky: false,
         })?;
-        self.slow = Some(slow);
+        self.slow = slow;
         Ok(piece)
     }
 
     fn finish(self) -> Digests {
         let slow = self.slow.map(MultiHasher::finish).unwrap_or_default();
         self.fast.finish().iter().chain(slow.iter()).copied().collect()
+    }
+}
+
+/// What has landed, as it is to be stored.
+fn piece(lease: Lease, length: usize, sealer: Option<Sealer>) -> Piece {
+    match sealer {
+        Some(sealer) => Piece::landed_sealed(lease, length, &sealer),
+        None => Piece::landed(lease, length),
     }
 }

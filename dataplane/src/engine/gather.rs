@@ -17,11 +17,10 @@ use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, GatherPiece, GatherPlan, Verification};
 
 use super::admission::Turn;
+use super::chunk::{self, Reading};
 use super::get::checked;
 use crate::node::TransferError;
-use crate::store::{
-    BlobStore, Fetched, Frame, PIECE_BYTES_MAX, PinnedChunk, Resident, StoreError, read_class,
-};
+use crate::store::{BlobStore, Fetched, Frame, Resident, StoreError};
 
 /// Reads under way ahead of the consumer: as many as keep a drive busy with blocks.
 const READS_IN_FLIGHT: usize = 16;
@@ -50,7 +49,7 @@ pub(crate) struct Run {
 
 /// A gathering that has begun.
 pub(crate) struct Gathering<'p> {
-    chunks: Vec<Chunk>,
+    chunks: Vec<Source>,
     pieces: &'p [GatherPiece],
     /// Bytes of the first piece that are taken care of.
     done: u64,
@@ -81,8 +80,8 @@ struct Current {
     fetched: Fetched,
 }
 
-struct Chunk {
-    pin: Box<dyn PinnedChunk>,
+struct Source {
+    pin: chunk::Chunk,
     resident: Option<Box<dyn Resident>>,
 }
 
@@ -98,11 +97,12 @@ impl<'p> Gathering<'p> {
         pool: &LeasePool,
         turn: Option<Turn>,
     ) -> Result<Self, TransferError> {
-        let pin = |chunk: &_| match store.pin(*chunk) {
-            Some(pin) => Ok(Chunk { pin, resident: None }),
-            None => Err(TransferError::NoSuchChunk(*chunk)),
+        let reading = Reading { key: plan.key.as_ref(), verification: plan.verification, pool };
+        let pin = |chunk: &_| {
+            let pin = chunk::Chunk::pin(store, *chunk, reading)?;
+            Ok(Source { pin, resident: None })
         };
-        let chunks = plan.chunks.iter().map(pin).collect::<Result<Vec<_>, _>>()?;
+        let chunks = plan.chunks.iter().map(pin).collect::<Result<Vec<_>, TransferError>>()?;
         let inside = |piece: &GatherPiece| {
             let chunk = chunks.get(piece.chunk as usize);
             chunk.is_some_and(|chunk| piece.range().end() <= chunk.pin.length())
@@ -185,7 +185,7 @@ impl<'p> Gathering<'p> {
     /// Of the store.
     pub(crate) async fn wait(&mut self) -> Result<(), TransferError> {
         if let Some((at, range)) = self.rest() {
-            let range = window_of(range);
+            let range = self.chunk().pin.front(range);
             let (read, lease_bytes) =
                 (self.chunk().pin.read(range, None), self.class(range).bytes());
             self.pass(range.length());
@@ -211,7 +211,7 @@ impl<'p> Gathering<'p> {
                 self.ahead.push_back(Ahead::Held(run));
                 continue;
             }
-            let range = window_of(range);
+            let range = self.chunk().pin.front(range);
             let class = self.class(range);
             let Some(lease) = self.pool.try_lease(class) else { return };
             self.under_way.push_back(self.chunk().pin.read(range, Some(lease)));
@@ -229,13 +229,13 @@ impl<'p> Gathering<'p> {
     }
 
     /// The first piece's chunk.
-    fn chunk(&self) -> &Chunk {
+    fn chunk(&self) -> &Source {
         &self.chunks[self.pieces[0].chunk as usize]
     }
 
     /// The buffer that a read of the first piece takes.
     fn class(&self, range: ByteRange) -> LeaseClass {
-        read_class(range, self.chunk().pin.length())
+        self.chunk().pin.read_class(range)
     }
 
     /// Takes the front of what is left of the first piece, if it is in memory.
@@ -256,7 +256,7 @@ impl<'p> Gathering<'p> {
     }
 }
 
-impl Chunk {
+impl Source {
     fn held(&mut self, range: ByteRange) -> Option<Frame> {
         // Whole blocks have sums of their own, against which the far end's are held.
         if has_a_block(range, self.pin.length()) {
@@ -274,13 +274,6 @@ impl Chunk {
 fn has_a_block(range: ByteRange, length: u64) -> bool {
     let first = range.offset().next_multiple_of(BLOCK_BYTES);
     first < range.end() && (first + BLOCK_BYTES).min(length) <= range.end()
-}
-
-/// As much of a range, from its first byte on, as one read can be about.
-fn window_of(range: ByteRange) -> ByteRange {
-    let window = PIECE_BYTES_MAX as u64;
-    let end = (range.offset() / window + 1).saturating_mul(window).min(range.end());
-    ByteRange::new(range.offset(), end - range.offset()).expect("the range's front")
 }
 
 #[cfg(test)]

@@ -30,10 +30,9 @@ use tokio::sync::oneshot;
 
 use super::Counters;
 use super::admission::Turn;
+use super::chunk::{Chunk, Reading as Terms, front};
 use crate::node::{Delivery, TransferError};
-use crate::store::{
-    BlobStore, Fetched, Frame, PIECE_BYTES_MAX, PinnedChunk, StoreError, read_class,
-};
+use crate::store::{BlobStore, Fetched, Frame, PIECE_BYTES_MAX, StoreError};
 
 /// Reads under way ahead of the consumer, in one transfer. The piece being consumed comes
 /// on top.
@@ -77,10 +76,9 @@ pub(crate) async fn start(
 
 /// Whether one read of a device brings all that the plan asks for, however scarce buffers are.
 fn is_one_read(plan: &GetPlan) -> bool {
-    let window = SCARCE_PIECE_BYTES;
     match plan.pieces.as_slice() {
         [] => true,
-        [only] => only.range.end() <= (only.range.offset() / window + 1).saturating_mul(window),
+        [only] => front(only.range, SCARCE_PIECE_BYTES, plan.key.is_some()) == only.range,
         _ => false,
     }
 }
@@ -93,7 +91,7 @@ async fn begin(
     turn: Option<Turn>,
     counters: &Arc<Counters>,
 ) -> Result<(Frames, oneshot::Receiver<Receipt>), TransferError> {
-    let mut reads = Reads { parts: pin_all(plan, store)?, part: 0, pool: pool.clone() };
+    let mut reads = Reads { parts: pin_all(plan, store, pool)?, part: 0, pool: pool.clone() };
     let length = plan.length();
     let (mut first, mut current) = (reads.held(), None);
     if first.is_none()
@@ -143,9 +141,14 @@ impl From<Reading> for Delivery {
     }
 }
 
-fn pin_all(plan: &GetPlan, store: &dyn BlobStore) -> Result<Vec<Part>, TransferError> {
+fn pin_all(
+    plan: &GetPlan,
+    store: &dyn BlobStore,
+    pool: &LeasePool,
+) -> Result<Vec<Part>, TransferError> {
+    let terms = Terms { key: plan.key.as_ref(), verification: plan.verification, pool };
     let pin = |piece: &keyway_proto::Piece| {
-        let pin = store.pin(piece.chunk).ok_or(TransferError::NoSuchChunk(piece.chunk))?;
+        let pin = Chunk::pin(store, piece.chunk, terms)?;
         if piece.range.is_empty() || !ByteRange::whole(pin.length()).contains(piece.range) {
             return Err(TransferError::InvalidPlan("a range leaves its chunk"));
         }
@@ -156,7 +159,7 @@ fn pin_all(plan: &GetPlan, store: &dyn BlobStore) -> Result<Vec<Part>, TransferE
 
 /// A pinned chunk and what is still to be read of it.
 struct Part {
-    pin: Box<dyn PinnedChunk>,
+    pin: Chunk,
     rest: ByteRange,
 }
 
@@ -187,16 +190,15 @@ impl Reads {
     /// Begins the next read if a buffer is free for it.
     fn next_at_once(&mut self) -> Option<Read> {
         let range = self.next_range()?;
-        let class = read_class(range, self.parts[self.part].pin.length());
+        let class = self.parts[self.part].pin.read_class(range);
         let lease = self.pool.try_lease(class)?;
         Some(self.begin(range, Some(lease)))
     }
 
     fn next_range(&self) -> Option<ByteRange> {
         let window = if self.is_scarce() { SCARCE_PIECE_BYTES } else { PIECE_BYTES_MAX as u64 };
-        let rest = self.parts.get(self.part)?.rest;
-        let end = (rest.offset() / window + 1).saturating_mul(window).min(rest.end());
-        ByteRange::new(rest.offset(), end - rest.offset())
+        let part = self.parts.get(self.part)?;
+        Some(part.pin.front_within(part.rest, window))
     }
 
     fn begin(&mut self, range: ByteRange, lease: Option<Lease>) -> Read {
@@ -247,6 +249,11 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Whether the next frame waits for a buffer, or had to.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
     fn read_ahead(&mut self) {
         let bound = if self.reads.is_scarce() { 1 } else { READS_IN_FLIGHT };
         while self.under_way.len() < bound && !self.waits && self.held.is_none() {

@@ -1,6 +1,7 @@
 //! The engine of a node: executes plans over a blob store.
 //!
-//! [`get`], [`gather`] and [`put`] hold the data paths, [`admission`] says who may start, and
+//! [`get`], [`gather`] and [`put`] hold the data paths, [`chunk`] is what the first two read,
+//! [`admission`] says who may start, and
 //! [`digest`] computes what receipts carry. Everything here runs on tokio and does no I/O
 //! of its own: devices belong to the store. Transfers into clients' own memory are
 //! [`direct`](crate::direct)'s.
@@ -30,6 +31,7 @@ use crate::store::tier::{MemoryTier, TierStats};
 use crate::store::{BlobStore, StoreUsage};
 
 mod admission;
+mod chunk;
 mod digest;
 mod gather;
 mod get;
@@ -42,7 +44,7 @@ pub(crate) use admission::{Admission, Asking, Turn};
 pub(crate) use gather::{Gathering, Run, Step};
 pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
-pub(crate) use put::{begin_chunk, publish};
+pub(crate) use put::{begin_chunk, publish, stored};
 
 /// How many transfers a node takes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,19 +5,24 @@
 //! fill; durability is waited for once, for all chunks together, and shared with other
 //! transfers' writes. Nothing is visible before all of it is durable, and what is dropped
 //! before that is given back. A chunk that may be in memory first is written there, and is
-//! waited for no longer.
+//! waited for no longer. Where the plan has a key, each block is encrypted when it is complete,
+//! between the digests, which are of the object's bytes, and the block's sum, which is of what is
+//! stored.
+
+use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
 use keyway_fabric::memory::LeasePool;
-use keyway_proto::unit::CHUNK_BYTES_MAX;
+use keyway_proto::seal::stored_length;
 use keyway_proto::{ChunkSpec, Durability, KeyFate, KeyStrength, PutPlan, Receipt, TransferPath};
 
 use super::digest::Digester;
+use crate::cipher::ChunkCipher;
 use crate::node::{Body, TransferError};
 use crate::store::tier::MemoryTier;
-use crate::store::{BlobStore, ChunkWriter, Piece, StagedChunk, StoreError, next_piece};
+use crate::store::{BlobStore, ChunkWriter, Piece, Sealer, StagedChunk, StoreError, next_piece};
 
 pub(super) async fn run(
     plan: &PutPlan,
@@ -26,7 +31,7 @@ pub(super) async fn run(
     tier: Option<&MemoryTier>,
     pool: &LeasePool,
 ) -> Result<Receipt, TransferError> {
-    if plan.chunks.iter().any(|chunk| !(1..=CHUNK_BYTES_MAX).contains(&chunk.length)) {
+    if !plan.is_sound() {
         return Err(TransferError::InvalidPlan("a chunk's length is out of bounds"));
     }
     let length = plan.length();
@@ -40,11 +45,12 @@ pub(super) async fn run(
     let mut seals = Vec::with_capacity(plan.chunks.len());
     let mut durability = Durability::Disk;
     for chunk in &plan.chunks {
-        let (mut writer, of_chunk) = begin_chunk(*chunk, plan, store, tier).await?;
+        let (stored, cipher) = stored(*chunk, plan);
+        let (mut writer, of_chunk) = begin_chunk(stored, plan, store, tier).await?;
         durability = durability.min(of_chunk);
         let mut at = 0;
-        while at < chunk.length {
-            let piece = source.piece(at, chunk.length, pool).await?;
+        while at < stored.length {
+            let piece = source.piece(at, stored.length, cipher.as_ref(), pool).await?;
             at += piece.len() as u64;
             writer.write(piece).await?;
         }
@@ -65,7 +71,14 @@ pub(super) async fn run(
     })
 }
 
-/// Begins a chunk of the plan; tells how durable it is when it is sealed.
+/// A chunk of the plan as the store is to have it, and what its blocks are encrypted with.
+pub(crate) fn stored(chunk: ChunkSpec, plan: &PutPlan) -> (ChunkSpec, Option<Arc<ChunkCipher>>) {
+    let Some(key) = &plan.key else { return (chunk, None) };
+    let stored = ChunkSpec { length: stored_length(chunk.length), ..chunk };
+    (stored, Some(Arc::new(ChunkCipher::new(key, chunk.id))))
+}
+
+/// Begins a stored chunk of the plan; tells how durable it is when it is sealed.
 pub(crate) async fn begin_chunk(
     chunk: ChunkSpec,
     plan: &PutPlan,
@@ -108,11 +121,12 @@ struct Source {
 }
 
 impl Source {
-    /// The piece at `at` of a chunk of `length` bytes.
+    /// The piece at `at` of a chunk of `length` stored bytes.
     async fn piece(
         &mut self,
         at: u64,
         length: u64,
+        cipher: Option<&Arc<ChunkCipher>>,
         pool: &LeasePool,
     ) -> Result<Piece, TransferError> {
         // The body first: a client that is not sending holds no lease.
@@ -120,7 +134,11 @@ impl Source {
             self.receive().await?;
         }
         let (class, room) = next_piece(at, length, pool);
-        let mut piece = Piece::new(pool.lease(class).await, room);
+        let lease = pool.lease(class).await;
+        let mut piece = match cipher {
+            Some(cipher) => Piece::sealing(lease, room, Sealer::at(cipher, at)),
+            None => Piece::new(lease, room),
+        };
         loop {
             let taken = piece.append(&self.frame);
             self.frame.advance(taken);

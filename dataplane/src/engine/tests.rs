@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use keyway_proto::plan::chunk_lengths;
+use keyway_proto::seal::{SEALED_BYTES, SEALED_CHUNK_BYTES_MAX, sealed_chunk_lengths};
 use keyway_proto::unit::{KIB, MIB};
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkSpec, DigestSet, Piece, TenantId, TransferId,
+    ByteRange, Checksum, ChecksumKind, ChunkSpec, DataKey, DigestSet, Piece, TenantId, TransferId,
     Verification, Weight,
 };
 
@@ -27,6 +28,7 @@ fn put_plan(length: u64) -> PutPlan {
             .collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
         durability: keyway_proto::Durability::Disk,
+        key: None,
     }
 }
 
@@ -39,6 +41,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
         weight: Weight::default(),
         pieces: put.chunks.iter().map(piece).collect(),
         verification: Verification::default(),
+        key: None,
     }
 }
 
@@ -314,4 +317,115 @@ async fn chunks_stay_apart_in_fragments() {
         compare(delivery, &bytes).await;
     }
     node.close().await;
+}
+
+fn sealed_plan(length: u64, key: &DataKey) -> PutPlan {
+    let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
+    let chunks = sealed_chunk_lengths(length).map(chunk).collect();
+    PutPlan { chunks, key: Some(key.clone()), ..put_plan(0) }
+}
+
+fn data_key(byte: u8) -> DataKey {
+    DataKey::from_slice(&[byte; DataKey::BYTES]).expect("32 bytes")
+}
+
+/// Over the memory store, and behind a tier, which holds what is encrypted.
+fn sealing_nodes() -> [Arc<LocalNode>; 2] {
+    let pool = LeasePool::new(8 << 20).expect("memory");
+    let store = Arc::new(crate::store::memory::MemoryStore::new(CAPACITY));
+    let config = crate::store::tier::TierConfig { size_bytes: CAPACITY, ..Default::default() };
+    let tier = MemoryTier::over(store, pool.clone(), config).expect("memory");
+    let tiered = LocalNode::over_tier(NodeId(1), Arc::new(tier), pool, &EngineConfig::default());
+    [node(), tiered]
+}
+
+/// Copied as it comes: frames hold buffers, and there are few.
+async fn got(node: &LocalNode, plan: GetPlan) -> Result<Vec<u8>, TransferError> {
+    let mut delivery = node.get(plan).await?;
+    let mut bytes = Vec::new();
+    while let Some(frame) = delivery.body.try_next().await? {
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(bytes)
+}
+
+/// Goal: an encrypted object comes back as it was, whole and in ranges, however its blocks are
+/// compared; its digests are those of its own bytes, and what is stored does not show them.
+/// Method: lengths and ranges at the edges of blocks, windows and chunks.
+#[tokio::test]
+async fn what_is_encrypted_is_got() {
+    const BLOCK: u64 = SEALED_BYTES;
+    const CHUNK: u64 = SEALED_CHUNK_BYTES_MAX;
+    let key = data_key(1);
+    for node in sealing_nodes() {
+        for length in
+            [1, 4 * KIB, BLOCK - 1, BLOCK, BLOCK + 1, 16 * BLOCK + 1, CHUNK, CHUNK + 1, 20 * MIB]
+        {
+            let (bytes, plan) = (content(length), sealed_plan(length, &key));
+            let receipt = node.put(plan.clone(), body(&bytes, 50_000)).await.expect("stored");
+            for kind in [ChecksumKind::Crc64Nvme, ChecksumKind::Md5] {
+                assert_eq!(receipt.digests.value(kind), Some(&Checksum::of(kind, &bytes)));
+            }
+            let stored: u64 = node.store.chunks(None, 9).iter().map(|chunk| chunk.length).sum();
+            let tags = plan.chunks.iter().map(|chunk| chunk.length.div_ceil(BLOCK) * 16);
+            assert_eq!(stored, length + tags.sum::<u64>());
+            let whole = GetPlan { key: plan.key.clone(), ..get_plan(&plan) };
+            for verification in Verification::ALL {
+                let whole = GetPlan { verification, ..whole.clone() };
+                assert!(got(&node, whole).await.expect("here") == bytes, "{length} differ");
+            }
+            let first = plan.chunks[0].length;
+            for offset in [0, 1, BLOCK - 1, BLOCK, 16 * BLOCK - 1, first - 1] {
+                for taken in [1, 16, BLOCK, BLOCK + 2, MIB + 1] {
+                    let Some(taken) = first.checked_sub(offset).map(|rest| rest.min(taken)) else {
+                        continue;
+                    };
+                    let range = ByteRange::new(offset, taken).expect("fits");
+                    if taken == 0 {
+                        continue;
+                    }
+                    let pieces = vec![Piece { chunk: plan.chunks[0].id, range }];
+                    let found = got(&node, GetPlan { pieces, ..whole.clone() }).await;
+                    let (from, to) = (offset as usize, (offset + taken) as usize);
+                    assert!(found.expect("here") == bytes[from..to], "{length}: {range:?}");
+                }
+            }
+            // As it is stored, it is something else.
+            let stored = PutPlan { key: None, chunks: node.store.chunks(None, 9), ..plan.clone() };
+            let found = got(&node, get_plan(&stored)).await.expect("here");
+            let run = &bytes[..bytes.len().min(64)];
+            assert!(length < 16 || !found.windows(run.len()).any(|window| window == run));
+            let ids: Vec<_> = plan.chunks.iter().map(|chunk| chunk.id).collect();
+            node.release(&ids).await.expect("released");
+        }
+        assert_eq!(node.stats().store.free_bytes, CAPACITY);
+        assert_eq!(node.stats().pool.leased_bytes, 0);
+    }
+}
+
+/// Goal: no way of comparing blocks lets bytes out that do not open: under another key, of another
+/// chunk, or of a chunk that is not encrypted.
+#[tokio::test]
+async fn what_does_not_open_is_not_delivered() {
+    let (bytes, key) = (content(MIB), data_key(1));
+    for node in sealing_nodes() {
+        let plan = sealed_plan(MIB, &key);
+        node.put(plan.clone(), body(&bytes, 50_000)).await.expect("stored");
+        for verification in Verification::ALL {
+            let other = Some(data_key(2));
+            let get = GetPlan { key: other, verification, ..get_plan(&plan) };
+            let refused = got(&node, get).await;
+            assert!(
+                matches!(refused, Err(TransferError::Damaged { offset: 0, .. })),
+                "{refused:?}"
+            );
+        }
+        let plain = put_plan(5);
+        node.put(plain.clone(), body(&content(5), 5)).await.expect("stored");
+        let get = GetPlan { key: Some(key.clone()), ..get_plan(&plain) };
+        assert!(matches!(got(&node, get).await, Err(TransferError::InvalidPlan(_))));
+        let longer = PutPlan { key: Some(key.clone()), ..put_plan(17 * MIB) };
+        let refused = node.put(longer, body(&content(17 * MIB), MIB as usize)).await;
+        assert!(matches!(refused, Err(TransferError::InvalidPlan(_))), "{refused:?}");
+    }
 }

@@ -11,7 +11,7 @@ use keyway_proto::{ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec};
 
 use super::{
     BlobStore, ChunkWriter, Frame, PIECE_BYTES_MAX, Piece, PinnedChunk, StagedChunk, StoreError,
-    block_span,
+    block_span, read_class,
 };
 
 /// Lengths around every boundary that a layout could have.
@@ -139,6 +139,23 @@ pub async fn verify(store: &Arc<dyn BlobStore>, chunk: ChunkSpec) {
     assert!(bytes == content(chunk.id, chunk.length), "{chunk:?} differs");
 }
 
+/// Whole blocks come in the very buffer that was given, which is the reader's own again.
+async fn reads_into(pin: &dyn PinnedChunk, pool: &LeasePool, blocks: ByteRange, whole: &[u8]) {
+    let lease = pool.lease(read_class(blocks, pin.length())).await;
+    let base = lease.base();
+    let fetched = pin.read_into(blocks, lease).await.expect("readable");
+    let fetched = fetched.verified().expect("not damaged");
+    let mut lease = fetched.into_lease().expect("the buffer that was given");
+    assert_eq!(lease.base(), base);
+    let expected = &whole[blocks.offset() as usize..blocks.end() as usize];
+    assert!(lease[..expected.len()] == *expected, "{blocks}");
+    // What is done to it is seen by nobody else.
+    lease[..expected.len()].fill(0);
+    drop(lease);
+    let again = read(pin, blocks).await.expect("readable");
+    assert!(again == expected, "{blocks}");
+}
+
 async fn what_was_written_is_read(store: &Arc<dyn BlobStore>, pool: &LeasePool) {
     for length in LENGTHS {
         let chunk = put(store, pool, length).await.expect("there is room");
@@ -156,7 +173,10 @@ async fn what_was_written_is_read(store: &Arc<dyn BlobStore>, pool: &LeasePool) 
             let bytes = read(&*pin, range).await.expect("readable");
             assert!(bytes == whole[offset as usize..end as usize], "{length}: {range}");
             assert!(block_span(range, length).contains(range));
+            let blocks = block_span(ByteRange::new(offset, 1).unwrap(), length);
+            reads_into(&*pin, pool, blocks, &whole).await;
         }
+        reads_into(&*pin, pool, ByteRange::whole(length.min(MIB)), &whole).await;
         store.release(&[chunk.id]);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use keyway_fabric::memory::Lease;
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, ChunkId};
 
@@ -32,7 +33,7 @@ enum State {
 pub(super) struct Blocks {
     chunk: ChunkId,
     /// The blocks, whole.
-    blocks: Bytes,
+    blocks: Buffer,
     /// Where the blocks lie in the chunk.
     span: ByteRange,
     /// What of the range was not taken yet.
@@ -41,6 +42,38 @@ pub(super) struct Blocks {
     /// Whether blocks are compared with their sums as they are taken.
     checks: bool,
     damaged_blocks: Arc<AtomicU64>,
+}
+
+/// Blocks in memory.
+enum Buffer {
+    /// At the front of a buffer that nobody else sees.
+    Lease(Lease),
+    /// Seen by others, or about to be.
+    Shared(Bytes),
+}
+
+impl Buffer {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lease(lease) => lease,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    /// A part, without a copy.
+    fn slice(&mut self, range: Range<usize>) -> Bytes {
+        let before = std::mem::replace(self, Self::Shared(Bytes::new()));
+        let bytes = match before {
+            Self::Lease(lease) => {
+                let length = lease.len();
+                lease.into_bytes(0..length)
+            }
+            Self::Shared(bytes) => bytes,
+        };
+        let part = bytes.slice(range);
+        *self = Self::Shared(bytes);
+        part
+    }
 }
 
 /// The stored sums of a chunk's blocks.
@@ -75,11 +108,50 @@ impl Fetched {
         sums: Sums,
         damaged_blocks: &Arc<AtomicU64>,
     ) -> Self {
+        Self::over(chunk, length, range, Buffer::Shared(blocks), sums, damaged_blocks)
+    }
+
+    /// The same at the front of a buffer.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn in_lease(
+        chunk: ChunkId,
+        length: u64,
+        range: ByteRange,
+        blocks: Lease,
+        sums: Sums,
+        damaged_blocks: &Arc<AtomicU64>,
+    ) -> Self {
+        Self::over(chunk, length, range, Buffer::Lease(blocks), sums, damaged_blocks)
+    }
+
+    fn over(
+        chunk: ChunkId,
+        length: u64,
+        range: ByteRange,
+        blocks: Buffer,
+        sums: Sums,
+        damaged_blocks: &Arc<AtomicU64>,
+    ) -> Self {
         let span = block_span(range, length);
-        assert!(blocks.len() as u64 >= span.length(), "all blocks were read");
+        assert!(blocks.bytes().len() as u64 >= span.length(), "all blocks were read");
         let damaged_blocks = Arc::clone(damaged_blocks);
         let (rest, checks) = (range, true);
         Self(State::Read(Blocks { chunk, blocks, span, rest, sums, checks, damaged_blocks }))
+    }
+
+    /// Verified blocks of a chunk that were copied to the front of a buffer.
+    pub(super) fn copied(chunk: ChunkId, span: ByteRange, lease: Lease) -> Self {
+        Self(State::Read(Blocks {
+            chunk,
+            blocks: Buffer::Lease(lease),
+            span,
+            rest: span,
+            sums: Sums::All(Arc::default()),
+            checks: false,
+            damaged_blocks: Arc::default(),
+        }))
     }
 
     /// The whole range, verified already.
@@ -92,9 +164,10 @@ impl Fetched {
     /// # Errors
     /// [`StoreError::Damaged`].
     pub fn verified(mut self) -> Result<Self, StoreError> {
-        if let State::Read(blocks) = &mut self.0 {
+        if let State::Read(blocks) = &mut self.0
+            && std::mem::take(&mut blocks.checks)
+        {
             blocks.verify(blocks.span.offset(), blocks.span.end())?;
-            blocks.checks = false;
         }
         Ok(self)
     }
@@ -106,6 +179,15 @@ impl Fetched {
             blocks.checks = false;
         }
         self
+    }
+
+    /// The buffer with the blocks at its front; `None` when they are not in one that is the
+    /// caller's alone, or some of them were taken.
+    pub fn into_lease(self) -> Option<Lease> {
+        match self.0 {
+            State::Read(Blocks { blocks: Buffer::Lease(lease), .. }) => Some(lease),
+            State::Read(_) | State::Held(_) => None,
+        }
     }
 
     /// The blocks that a device has read; `None` when the range came out of memory.
@@ -165,14 +247,15 @@ impl Blocks {
             self.rest = ByteRange::whole(0);
             return Some(Err(error));
         }
-        let frame = self.blocks.slice(self.within(from, to));
+        let within = self.within(from, to);
+        let frame = self.blocks.slice(within);
         self.rest = ByteRange::new(to, self.rest.end() - to).expect("inside the range");
         Some(Ok(Frame::new(frame)))
     }
 
     /// Compares whole blocks with their sums.
     fn verify(&self, from: u64, to: u64) -> Result<&[u8], StoreError> {
-        let blocks = &self.blocks[self.within(from, to)];
+        let blocks = &self.blocks.bytes()[self.within(from, to)];
         verify_blocks(self.chunk, from, blocks, self.sums.as_slice()).inspect_err(|error| {
             self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
             tracing::error!(%error, "a stored block does not match its checksum");

@@ -31,6 +31,7 @@ pub mod tier;
 pub use config::{AccessMode, StoreConfig};
 pub use fetched::{Fetched, Sums};
 pub use frame::Frame;
+pub(crate) use piece::Sealer;
 pub use piece::{
     PIECE_BYTES_MAX, Piece, SINGLE_PIECE_BYTES_MAX, block_span, block_sum, next_piece, read_class,
     verify_blocks,
@@ -95,6 +96,14 @@ pub trait PinnedChunk: Send + Sync {
         &self,
         range: ByteRange,
         lease: Option<Lease>,
+    ) -> BoxFuture<'static, Result<Fetched, StoreError>>;
+
+    /// The same for whole blocks, and into this buffer wherever they are: what comes gives it up
+    /// with the blocks at its front ([`Fetched::into_lease`]), to be changed in place.
+    fn read_into(
+        &self,
+        blocks: ByteRange,
+        lease: Lease,
     ) -> BoxFuture<'static, Result<Fetched, StoreError>>;
 }
 

@@ -1,14 +1,19 @@
 //! Pieces: leased buffers on their way to the store, with a CRC32C per block.
 //!
 //! Each byte is copied once, out of the network's frame, and summed when its block is
-//! complete, while the block is still in the processor's cache.
+//! complete, while the block is still in the processor's cache. A block of an encrypted chunk is
+//! encrypted then, and summed as it is stored.
+
+use std::sync::Arc;
 
 use crc_fast::CrcAlgorithm;
 use keyway_fabric::memory::{Lease, LeaseClass, LeasePool};
+use keyway_proto::seal::{TAG_BYTES, stored_length};
 use keyway_proto::unit::BLOCK_BYTES;
 use keyway_proto::{ByteRange, ChunkId};
 
 use super::StoreError;
+use crate::cipher::ChunkCipher;
 
 /// Largest piece: one lease of the largest class.
 pub const PIECE_BYTES_MAX: usize = LeaseClass::Unit.bytes();
@@ -28,6 +33,23 @@ pub struct Piece {
     room: usize,
     filled: usize,
     sums: Vec<u32>,
+    /// What each block is encrypted with when it is complete, where it is.
+    sealer: Option<Sealer>,
+}
+
+/// The cipher of a piece's chunk, and where in the chunk the piece begins.
+#[derive(Clone)]
+pub(crate) struct Sealer {
+    pub(crate) cipher: Arc<ChunkCipher>,
+    /// The number of its first block.
+    pub(crate) first: u64,
+}
+
+impl Sealer {
+    /// For the piece that begins at this stored byte of its chunk.
+    pub(crate) fn at(cipher: &Arc<ChunkCipher>, stored: u64) -> Self {
+        Self { cipher: Arc::clone(cipher), first: stored / BLOCK_BYTES }
+    }
 }
 
 impl Piece {
@@ -37,7 +59,32 @@ impl Piece {
     /// When the lease is smaller than `room`.
     pub fn new(lease: Lease, room: usize) -> Self {
         assert!(room <= lease.len(), "a piece fits its lease");
-        Self { lease, room, filled: 0, sums: Vec::with_capacity(room.div_ceil(BLOCK)) }
+        let sums = Vec::with_capacity(room.div_ceil(BLOCK));
+        Self { lease, room, filled: 0, sums, sealer: None }
+    }
+
+    /// An empty piece of an encrypted chunk that takes at most `room` stored bytes.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub(crate) fn sealing(lease: Lease, room: usize, sealer: Sealer) -> Self {
+        Self { sealer: Some(sealer), ..Self::new(lease, room) }
+    }
+
+    /// A piece of an encrypted chunk, of `bytes` bytes of the object that a device has put into the
+    /// lease.
+    ///
+    /// # Panics
+    /// When the lease is smaller than they are with their tags.
+    pub(crate) fn landed_sealed(lease: Lease, bytes: usize, sealer: &Sealer) -> Self {
+        let mut piece = Self::new(lease, stored_length(bytes as u64) as usize);
+        let (sums, lease) = (&mut piece.sums, &mut piece.lease);
+        let sum = |block: &[u8]| sums.push(block_sum(block));
+        sealer.cipher.spread(sealer.first, lease, bytes, sum);
+        // The last block was the first.
+        piece.sums.reverse();
+        piece.filled = piece.room;
+        piece
     }
 
     /// A piece of `bytes` bytes that a device has put into the lease.
@@ -53,6 +100,9 @@ impl Piece {
 
     /// Copies as much of `bytes` as fits and tells how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
+        if self.sealer.is_some() {
+            return self.append_sealed(bytes);
+        }
         let taken = bytes.len().min(self.room - self.filled);
         self.lease[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
         self.filled += taken;
@@ -65,7 +115,7 @@ impl Piece {
         self.filled == self.room
     }
 
-    /// Bytes in the piece.
+    /// Bytes in the piece, as they are stored.
     pub fn len(&self) -> usize {
         self.filled
     }
@@ -75,7 +125,7 @@ impl Piece {
         self.filled == 0
     }
 
-    /// The bytes.
+    /// The bytes, as they are stored.
     pub fn bytes(&self) -> &[u8] {
         &self.lease[..self.filled]
     }
@@ -92,6 +142,27 @@ impl Piece {
     pub fn into_parts(self) -> (Lease, usize, Vec<u32>) {
         assert!(self.is_full(), "only full pieces are written");
         (self.lease, self.filled, self.sums)
+    }
+
+    fn append_sealed(&mut self, bytes: &[u8]) -> usize {
+        let Some(sealer) = &self.sealer else { return 0 };
+        let mut taken = 0;
+        while taken < bytes.len() && self.filled < self.room {
+            let start = self.sums.len() * BLOCK;
+            let end = (start + BLOCK).min(self.room);
+            let tag = end - TAG_BYTES as usize;
+            let part = (bytes.len() - taken).min(tag - self.filled);
+            self.lease[self.filled..self.filled + part]
+                .copy_from_slice(&bytes[taken..taken + part]);
+            (taken, self.filled) = (taken + part, self.filled + part);
+            if self.filled == tag {
+                let block = &mut self.lease[start..end];
+                sealer.cipher.seal(sealer.first + self.sums.len() as u64, block);
+                self.sums.push(block_sum(block));
+                self.filled = end;
+            }
+        }
+        taken
     }
 
     fn sum_blocks(&mut self) {

@@ -169,6 +169,7 @@ impl Client {
             chunks: chunks.to_vec(),
             digests: crc(),
             durability: keyway_proto::Durability::Disk,
+            key: None,
         };
         self.plan(windows, DirectWork::Put(plan))
     }
@@ -176,7 +177,7 @@ impl Client {
     pub(crate) fn get_plan(&self, windows: &[RemoteWindow], pieces: Vec<Piece>) -> DirectPlan {
         let (transfer, tenant) = (TransferId::generate(), self.owner.tenant);
         let (weight, verification) = (Weight::default(), Verification::default());
-        let plan = GetPlan { transfer, tenant, weight, pieces, verification };
+        let plan = GetPlan { transfer, tenant, weight, pieces, verification, key: None };
         self.plan(windows, DirectWork::Get(plan, crc()))
     }
 }

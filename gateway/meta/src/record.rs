@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use bytes::Bytes;
 use keyway_proto::{
     BucketId, BucketName, Checksum, ChecksumKind, ChunkSpec, Durability, NodeId, ObjectKey,
     TenantId, UploadId, Verification, VersionId,
@@ -78,11 +79,13 @@ pub enum ConfigurationKind {
     Ownership,
     /// Who is told of changes.
     Notification,
+    /// How what comes without a word about it is encrypted.
+    Encryption,
 }
 
 impl ConfigurationKind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Tagging,
         Self::Cors,
         Self::ObjectLock,
@@ -91,6 +94,7 @@ impl ConfigurationKind {
         Self::PublicAccessBlock,
         Self::Ownership,
         Self::Notification,
+        Self::Encryption,
     ];
 
     /// The number in the rows' keys: never reused.
@@ -104,6 +108,7 @@ impl ConfigurationKind {
             Self::PublicAccessBlock => 6,
             Self::Ownership => 7,
             Self::Notification => 8,
+            Self::Encryption => 9,
         }
     }
 }
@@ -243,6 +248,26 @@ pub struct ObjectHeaders {
     pub tags: Vec<(String, String)>,
     /// What keeps the version from being deleted; it can be changed later.
     pub lock: ObjectLock,
+    /// How the bytes are encrypted, if they are.
+    pub encryption: Option<Encryption>,
+}
+
+/// How the bytes of an object, or of an upload's parts, are encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    /// Who can open the key.
+    pub holder: KeyHolder,
+    /// The key to the bytes, as it was sealed for this bucket and object key. It is opaque here.
+    pub sealed_key: Bytes,
+}
+
+/// Who can open the key to an object's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyHolder {
+    /// The service, with the key that it keeps for secrets (SSE-S3).
+    Service,
+    /// Whoever has the key that came with the request that stored it (SSE-C).
+    Customer,
 }
 
 /// What keeps a version from being deleted.

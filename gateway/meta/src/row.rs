@@ -232,8 +232,8 @@ mod tests {
     use super::*;
     use crate::key::Owner;
     use crate::record::{
-        ChecksumType, DeleteMarker, Object, ObjectChecksum, ObjectHeaders, ObjectLock, Part,
-        PartSummary, Retention, RetentionMode, Upload,
+        ChecksumType, DeleteMarker, Encryption, KeyHolder, Object, ObjectChecksum, ObjectHeaders,
+        ObjectLock, Part, PartSummary, Retention, RetentionMode, Upload,
     };
 
     fn extent(n: u8) -> Extent {
@@ -258,6 +258,10 @@ mod tests {
                 retention: Some(Retention { mode: RetentionMode::Compliance, until: UnixMs(9) }),
                 legal_hold: true,
             },
+            encryption: Some(Encryption {
+                holder: KeyHolder::Customer,
+                sealed_key: Bytes::from_static(b"sealed"),
+            }),
         }
     }
 
@@ -308,6 +312,15 @@ mod tests {
         };
         let row_key = crate::key::part(id, part.number);
         assert_eq!(decode_part(&row_key, &encode_part(part.clone())).unwrap(), part);
+        let mut by_service = object();
+        by_service.headers.encryption =
+            Some(Encryption { holder: KeyHolder::Service, sealed_key: Bytes::new() });
+        let row = encode_object(by_service.clone(), Owner::Upload(id));
+        assert_eq!(decode_object(&row).unwrap().object, by_service);
+        let mut plain = object();
+        plain.headers = ObjectHeaders::default();
+        let row = encode_object(plain.clone(), Owner::Upload(id));
+        assert_eq!(decode_object(&row).unwrap().object, plain);
         let pending = Object { durability: Durability::Memory, ..object() };
         let row = encode_object(pending.clone(), Owner::Upload(id));
         assert_eq!(decode_object(&row).unwrap().object, pending);

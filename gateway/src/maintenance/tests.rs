@@ -73,6 +73,7 @@ async fn store(node: &dyn StorageNode, made: UnixMs) -> Extent {
         chunks: vec![chunk],
         digests: DigestSet::NONE,
         durability: keyway_proto::Durability::Disk,
+        key: None,
     };
     let body = stream::iter([Ok(Bytes::from_static(&[7; CHUNK_BYTES as usize]))]);
     node.put(plan, Box::pin(body)).await.unwrap();

@@ -7,7 +7,7 @@ use s3s::{S3ErrorCode, S3Request, S3Response};
 use super::access::caller;
 use super::checksums::Told;
 use super::errors::Failure;
-use super::{Core, conditions, page, resolve};
+use super::{Core, conditions, encryption, page, resolve};
 
 /// GetObjectAttributes.
 pub(super) async fn get_object_attributes(
@@ -24,6 +24,9 @@ pub(super) async fn get_object_attributes(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
     let object = core.catalog.read(&bucket, &key, version).await?;
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
+    let encrypted = object.headers.encryption.as_ref();
+    encryption::opened(core, &bucket, &key, encrypted, customer.as_ref())?;
     let class = object.headers.storage_class.clone();
     let mut output = GetObjectAttributesOutput {
         last_modified: Some(conditions::timestamp(object.modified)),

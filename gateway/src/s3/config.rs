@@ -23,6 +23,12 @@ section! {
         /// so that what is longer than 256 KiB is read twice; `"inline"`, each block before its own
         /// bytes leave; or `"client"`, which leaves it to the reader, and saves the CPU a pass.
         pub verify: Verification = Verification::Inline,
+        /// Whether objects are encrypted (SSE-S3) in buckets that did not choose, where their
+        /// requests do not say. What is there already stays as it is.
+        pub encrypt_by_default: bool = false,
+        /// Whether customers' keys (SSE-C) are taken from requests over plaintext. Only where
+        /// something before this server ends TLS, on a network that nobody else reads.
+        pub customer_keys_without_tls: bool = false,
         /// Largest body of one PUT or one part, in bytes; at most S3's own 5 GiB.
         pub put_max_bytes: u64 = PART_BYTES_MAX,
         /// Largest signed chunk of an `aws-chunked` body, in bytes: it is held in memory until

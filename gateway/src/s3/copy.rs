@@ -1,19 +1,24 @@
 //! CopyObject and UploadPartCopy.
 //!
-//! A copied object shares its source's chunks: one commit, no byte moved. A copied part has
-//! chunks of its own, for chunks are shared whole and a part may be any range: its bytes go
-//! from node to node in frames, as in a GET and a PUT.
+//! A copied object shares its source's chunks: one commit, no byte moved. That holds for encrypted
+//! ones as long as the same holder has the key to both; else, and where a copy is encrypted and its
+//! source is not, its bytes are written anew. A copied part has chunks of its own, for chunks are
+//! shared whole and a part may be any range. Bytes that are written go from node to node in frames,
+//! as in a GET and a PUT.
 
 use futures::StreamExt;
+use http::HeaderMap;
+use keyway_dataplane::{Delivery, TransferError};
 use keyway_meta::catalog::CopyFrom;
 use keyway_meta::{
-    Bucket, CatalogError, ChecksumType, Object, ObjectChecksum, ObjectHeaders, Part, VersionName,
+    Bucket, CatalogError, ChecksumType, EtagPolicy, Object, ObjectChecksum, ObjectHeaders, Part,
+    VersionName,
 };
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, Durability, ObjectKey, TenantId, UploadId, Verification,
-    VersionId,
+    ByteRange, Checksum, ChecksumKind, DataKey, DigestSet, Durability, ObjectKey, TenantId,
+    UploadId, Verification, VersionId,
 };
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -23,6 +28,7 @@ use super::body::Outgoing;
 use super::checksums::{self, Told};
 use super::conditions::{self, ReadConditions, write_condition};
 use super::durability::Awaited;
+use super::encryption::{self, Asked, Chunks, Cover, Customer, Opened};
 use super::errors::Failure;
 use super::headers::{self, object_headers};
 use super::multipart::{part_checksums, upload_id};
@@ -32,7 +38,7 @@ use crate::notify::{Act, Reporter};
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Parts copied at once. Each is a GET that feeds a PUT, and holds buffers of both: too many
+/// Parts, and objects, whose bytes are copied at once. Each is a GET that feeds a PUT, and holds buffers of both: too many
 /// would take a node's buffers for their GETs, and wait for more of them in their PUTs.
 pub(super) const PART_COPIES_MAX: usize = 4;
 
@@ -54,6 +60,18 @@ impl Source {
             )),
             found => Ok(found?),
         }
+    }
+
+    /// The object, and its key where it is encrypted.
+    fn opened<'a>(
+        &self,
+        core: &Core,
+        found: &'a Object,
+        customer: Option<&'a Customer>,
+    ) -> Result<Opened<'a>, Failure> {
+        let encryption = found.headers.encryption.as_ref();
+        let key = encryption::opened(core, &self.bucket, &self.key, encryption, customer)?;
+        Ok(Opened { object: found, key, customer })
     }
 
     /// The version copied, as an answer names it.
@@ -92,6 +110,8 @@ pub(super) async fn copy_object(
     };
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let kind = requested_kind(input.checksum_algorithm.as_ref())?;
+    let encrypted = encryption::asked(core, &request.headers, &request.extensions)?;
+    let customer = encryption::shown_for_source(core, &request.headers, &request.extensions)?;
     let conditions = source_conditions!(input);
     let mut given: ObjectHeaders = object_headers!(core, input)?;
     let owner = input.expected_bucket_owner.as_deref();
@@ -104,6 +124,7 @@ pub(super) async fn copy_object(
         source.bucket.id == bucket.id && source.key == key && source.version.is_none();
     let changes = directives.metadata
         || kind.is_some()
+        || !matches!(encrypted, Asked::Nothing)
         || given.storage_class.is_some()
         || given.website_redirect_location.is_some();
     if onto_itself && !changes {
@@ -120,27 +141,53 @@ pub(super) async fn copy_object(
         attempt += 1;
         let found = source.found(core).await?;
         conditions.check_copy(&found)?;
-        let object = copied(core, caller.account(), &found, kind, directives, &given).await?;
+        let opened = source.opened(core, &found, customer.as_ref())?;
+        let (cover, chunks) =
+            Cover::of_copy(core, &bucket, &key, encrypted.clone(), &opened).await?;
+        let tenant = caller.account();
+        let mut object = copied(core, tenant, &opened, kind, directives, &given).await?;
+        object.headers.encryption.clone_from(&cover.encryption);
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(object.etag.clone())),
             last_modified: Some(conditions::timestamp(object.modified)),
             ..told_object(&object)
         };
         let from = CopyFrom { bucket: &source.bucket, key: &source.key, version: source.version };
-        let to = (Reporter::site(&bucket, reporter.as_ref()), &key);
-        match core.catalog.publish_copy(from, to, object, condition.clone()).await {
-            Err(CatalogError::NoSuchKey) if attempt < ATTEMPTS_MAX => {}
-            Err(CatalogError::NotDurable) if attempt < durability::SETTLES_MAX => {
+        let site = Reporter::site(&bucket, reporter.as_ref());
+        let published = match chunks {
+            Chunks::Shared => {
+                let to = (site, &key);
+                let published = core.catalog.publish_copy(from, to, object, condition.clone());
+                published.await.map_err(Failure::from)
+            }
+            Chunks::Written => match rewritten(core, tenant, &opened, cover.key.as_ref()).await {
+                Ok(stored) => {
+                    (object.extents, object.durability) = (stored.extents(), stored.durability);
+                    let (kept, condition) = (stored.keep(), condition.clone());
+                    let published = core.catalog.publish(site, &key, object, condition).await;
+                    kept.settle(published).await
+                }
+                Err(failure) => Err(failure),
+            },
+        };
+        match published {
+            Err(Failure::Catalog(CatalogError::NoSuchKey)) if attempt < ATTEMPTS_MAX => {}
+            Err(Failure::Catalog(CatalogError::NotDurable))
+                if attempt < durability::SETTLES_MAX =>
+            {
                 durability::settled(core, Awaited::Object(&source.bucket, &source.key)).await?;
             }
-            Err(failure) => return Err(failure.into()),
+            Err(failure) => return Err(failure),
             Ok(version) => {
-                return Ok(S3Response::new(CopyObjectOutput {
+                let mut headers = HeaderMap::new();
+                cover.tell(&mut headers);
+                let output = CopyObjectOutput {
                     copy_object_result: Some(result),
                     copy_source_version_id: source.told(&found),
                     version_id: resolve::told_version(&bucket, version),
                     ..CopyObjectOutput::default()
-                }));
+                };
+                return Ok(S3Response::with_headers(output, headers));
             }
         }
     }
@@ -150,11 +197,12 @@ pub(super) async fn copy_object(
 async fn copied(
     core: &Core,
     tenant: TenantId,
-    source: &Object,
+    opened: &Opened<'_>,
     kind: Option<ChecksumKind>,
     directives: Directives,
     given: &ObjectHeaders,
 ) -> Result<Object, Failure> {
+    let source = opened.object;
     if source.size > PART_BYTES_MAX {
         return Err(Failure::refuse(
             S3ErrorCode::InvalidRequest,
@@ -164,7 +212,7 @@ async fn copied(
     }
     let checksum = match kind {
         Some(kind) if source.checksum.as_ref().is_none_or(|known| known.value.kind() != kind) => {
-            let value = checksum_of(core, tenant, source, kind).await?;
+            let value = checksum_of(core, tenant, opened, kind).await?;
             Some(ObjectChecksum { value, kind: ChecksumType::FullObject })
         }
         _ => source.checksum.clone(),
@@ -195,11 +243,10 @@ async fn copied(
 async fn checksum_of(
     core: &Core,
     tenant: TenantId,
-    object: &Object,
+    opened: &Opened<'_>,
     kind: ChecksumKind,
 ) -> Result<Checksum, Failure> {
-    let whole = ByteRange::whole(object.size);
-    let deliveries = get::deliver(core, tenant, object, whole, Verification::Inline).await?;
+    let deliveries = delivered(core, tenant, opened, ByteRange::whole(opened.object.size)).await?;
     let mut hasher = Hasher::new(kind);
     for mut delivery in deliveries {
         while let Some(frame) = delivery.body.next().await {
@@ -207,6 +254,50 @@ async fn checksum_of(
         }
     }
     Ok(hasher.finish())
+}
+
+/// Writes the bytes of an object anew, under another key where there is one.
+async fn rewritten(
+    core: &Core,
+    tenant: TenantId,
+    opened: &Opened<'_>,
+    key: Option<&DataKey>,
+) -> Result<store::Stored, Failure> {
+    let whole = ByteRange::whole(opened.object.size);
+    let stored = written(core, tenant, opened, whole, DigestSet::NONE, key).await;
+    stored.map_err(|failure| match failure {
+        // Replaced while it was read, as it might have been before the commit.
+        Failure::Transfer(TransferError::NoSuchChunk(_)) => CatalogError::NoSuchKey.into(),
+        failure => failure,
+    })
+}
+
+/// The same of some bytes.
+async fn written(
+    core: &Core,
+    tenant: TenantId,
+    opened: &Opened<'_>,
+    range: ByteRange,
+    digests: DigestSet,
+    key: Option<&DataKey>,
+) -> Result<store::Stored, Failure> {
+    // How many can wait is bounded by the requests that the server takes on.
+    let _turn = core.part_copies.acquire().await.expect("the semaphore is never closed");
+    let deliveries = delivered(core, tenant, opened, range).await?;
+    let length = range.length();
+    let body = store::intake(Some(StreamingBlob::new(Outgoing::new(deliveries))), length);
+    store::store(core, tenant, length, digests, Durability::Disk, key, body).await
+}
+
+/// Bytes of what is copied. Damage must not become content.
+async fn delivered(
+    core: &Core,
+    tenant: TenantId,
+    opened: &Opened<'_>,
+    range: ByteRange,
+) -> Result<Vec<Delivery>, Failure> {
+    let object = (opened.object, opened.key.as_ref());
+    get::deliver(core, tenant, object, range, Verification::Inline).await
 }
 
 /// UploadPartCopy.
@@ -222,6 +313,8 @@ pub(super) async fn upload_part_copy(
     let number = get::check_part_number(input.part_number)?;
     let id = upload_id(&input.upload_id)?;
     let conditions = source_conditions!(input);
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
+    let of_source = encryption::shown_for_source(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
@@ -232,37 +325,45 @@ pub(super) async fn upload_part_copy(
     let range = source_range(&found, input.copy_source_range.as_deref())?;
     core.catalog.part_has_room(&bucket, id, number, range.length()).await?;
     let kind = upload.checksum.map(|(kind, _)| kind);
-    let part = copy_part(core, caller.account(), &bucket, &found, range, number, kind).await?;
+    let encryption = upload.headers.encryption.as_ref();
+    let cover = Cover::of_part(core, &bucket, &key, encryption, customer.as_ref())?;
+    let opened = source.opened(core, &found, of_source.as_ref())?;
+    let making = Making { policy: bucket.settings.etag, number, kind, key: cover.key.as_ref() };
+    let part = copy_part(core, caller.account(), &opened, range, making).await?;
     let result = CopyPartResult {
         e_tag: Some(ETag::Strong(part.0.etag.clone())),
         last_modified: Some(conditions::timestamp(part.0.modified)),
         ..told_part(kind.and_then(|kind| checksum_in(&part.0, kind)))
     };
     publish_part(core, &bucket, &key, id, part).await?;
-    Ok(S3Response::new(UploadPartCopyOutput {
+    let mut headers = HeaderMap::new();
+    cover.tell(&mut headers);
+    let output = UploadPartCopyOutput {
         copy_part_result: Some(result),
         copy_source_version_id: source.told(&found),
         ..UploadPartCopyOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, headers))
+}
+
+/// A part that is made of a copy's bytes.
+struct Making<'a> {
+    policy: EtagPolicy,
+    number: u16,
+    kind: Option<ChecksumKind>,
+    key: Option<&'a DataKey>,
 }
 
 async fn copy_part(
     core: &Core,
     tenant: TenantId,
-    bucket: &Bucket,
-    source: &Object,
+    source: &Opened<'_>,
     range: ByteRange,
-    number: u16,
-    kind: Option<ChecksumKind>,
+    Making { policy, number, kind, key }: Making<'_>,
 ) -> Result<(Part, store::Stored), Failure> {
-    let policy = bucket.settings.etag;
     let digests = kind.into_iter().fold(etag::digests(policy), |set, kind| set.with(kind));
-    // How many can wait is bounded by the requests that the server takes on.
-    let _turn = core.part_copies.acquire().await.expect("the semaphore is never closed");
-    let deliveries = get::deliver(core, tenant, source, range, Verification::Inline).await?;
     let length = range.length();
-    let body = store::intake(Some(StreamingBlob::new(Outgoing::new(deliveries))), length);
-    let stored = store::store(core, tenant, length, digests, Durability::Disk, body).await?;
+    let stored = written(core, tenant, source, range, digests, key).await?;
     let part = Part {
         number,
         size: length,

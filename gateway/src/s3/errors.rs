@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use keyway_auth::SecretsError;
 use keyway_auth::grant::GrantError;
 use keyway_dataplane::{DirectError, SessionError, TransferError};
 use keyway_meta::{CatalogError, DeleteMarker, MetaError};
@@ -70,6 +71,9 @@ pub(super) enum Failure {
     /// A token in a request whose key nobody watches over.
     #[error("a token came past the envelope")]
     Unwatched,
+    /// An object's key that the service cannot open, or seal.
+    #[error("the key of an object")]
+    Key(#[source] SecretsError),
     /// A control endpoint refused or failed.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -133,6 +137,7 @@ impl Failure {
             Self::UnknownNode(_)
             | Self::MissingDigest(_)
             | Self::StrangeReceipt
+            | Self::Key(_)
             | Self::Unwatched => S3Error::new(S3ErrorCode::InternalError),
             Self::Direct(cause) => {
                 tracing::warn!(request_id = %id, %cause, "a direct transfer failed");

@@ -17,7 +17,7 @@ use super::answer::{self, Overrides};
 use super::conditions::ReadConditions;
 use super::errors::Failure;
 use super::ranges::Selection;
-use super::{Core, rdma, resolve, verification};
+use super::{Core, encryption, rdma, resolve, verification};
 
 /// The object's size, whatever was read of it.
 const SIZE: HeaderName = HeaderName::from_static("x-keyway-object-size");
@@ -55,18 +55,27 @@ pub(super) async fn gather(
     };
     let mut object = find().await?;
     let verified = verification::of(core, &rules.bucket);
-    let moved = rdma::gathered_into(core, caller, &offered, &object, &request, verified).await;
+    let customer = encryption::shown(core, headers, extensions)?;
+    let move_ranges = async |object: &Object| {
+        let (encryption, customer) = (object.headers.encryption.as_ref(), customer.as_ref());
+        let data_key = encryption::opened(core, &rules.bucket, &key, encryption, customer)?;
+        let opened = (object, data_key);
+        rdma::gathered_into(core, caller, &offered, opened, &request, verified).await
+    };
+    let moved = move_ranges(&object).await;
     let moved = match moved {
         // Replaced meanwhile, as for a GET: once is enough.
         Err(Failure::Transfer(TransferError::NoSuchChunk(_))) if offered.is_quiet() => {
             object = find().await?;
-            rdma::gathered_into(core, caller, &offered, &object, &request, verified).await
+            move_ranges(&object).await
         }
         other => other,
     }?;
     let whole = Selection { range: ByteRange::whole(object.size), partial: false, part: None };
     let mut headers = answer::headers(&object, &whole, false, true, Overrides::default());
     answer::tell_version(&rules.bucket, &object, &mut headers);
+    let md5 = customer.as_ref().map(|customer| &customer.md5);
+    encryption::tell(object.headers.encryption.as_ref(), md5, &mut headers);
     headers.insert(SIZE, HeaderValue::from(object.size));
     verification::tell(verified, &mut headers);
     moved.tell(200, &mut headers);

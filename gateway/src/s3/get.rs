@@ -7,7 +7,9 @@
 use http::HeaderMap;
 use keyway_dataplane::{Delivery, TransferError};
 use keyway_meta::Object;
-use keyway_proto::{ByteRange, GetPlan, NodeId, ObjectKey, TenantId, TransferId, Verification};
+use keyway_proto::{
+    ByteRange, DataKey, GetPlan, NodeId, ObjectKey, TenantId, TransferId, Verification,
+};
 use s3s::dto::{
     ChecksumMode, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range,
     StreamingBlob,
@@ -18,6 +20,7 @@ use super::access::{Caller, caller};
 use super::answer::{self, Overrides};
 use super::body::Outgoing;
 use super::conditions::ReadConditions;
+use super::encryption::{self, Customer};
 use super::errors::Failure;
 use super::ranges::{self, Selection};
 use super::rdma::{self, Direct, OfferedRead};
@@ -34,6 +37,7 @@ pub(super) struct Read {
     pub(super) with_checksum: bool,
     pub(super) version_id: Option<String>,
     pub(super) expected_owner: Option<String>,
+    pub(super) customer: Option<Customer>,
     pub(super) overrides: Overrides,
 }
 
@@ -48,7 +52,8 @@ pub(super) struct Found {
 
 /// Takes the fields of a read out of an input; GET's and HEAD's are two types.
 macro_rules! read_of {
-    ($request:expr) => {{
+    ($core:expr, $request:expr) => {{
+        let customer = encryption::shown($core, &$request.headers, &$request.extensions)?;
         let input = &mut $request.input;
         Read {
             bucket: std::mem::take(&mut input.bucket),
@@ -64,6 +69,7 @@ macro_rules! read_of {
             with_checksum: wants_checksum(input.checksum_mode.as_ref().map(ChecksumMode::as_str)),
             version_id: input.version_id.take(),
             expected_owner: input.expected_bucket_owner.take(),
+            customer,
             overrides: Overrides::from_query($request.uri.query())?,
         }
     }};
@@ -74,7 +80,7 @@ pub(super) async fn get_object(
     core: &Core,
     mut request: S3Request<GetObjectInput>,
 ) -> Result<S3Response<GetObjectOutput>, Failure> {
-    let read = read_of!(request);
+    let read = read_of!(core, request);
     let offered = rdma::offered_read(&request.headers, &request.extensions)?;
     let found = get(core, caller(&request.extensions)?, read, offered.as_ref()).await?;
     let output = GetObjectOutput {
@@ -91,7 +97,7 @@ pub(super) async fn head_object(
     core: &Core,
     mut request: S3Request<HeadObjectInput>,
 ) -> Result<S3Response<HeadObjectOutput>, Failure> {
-    let read = read_of!(request);
+    let read = read_of!(core, request);
     let found = head(core, caller(&request.extensions)?, read).await?;
     Ok(S3Response::with_headers(HeadObjectOutput::default(), found.headers))
 }
@@ -101,7 +107,7 @@ pub(super) async fn head_object(
 pub(super) async fn get(
     core: &Core,
     caller: &Caller,
-    mut read: Read,
+    read: Read,
     offered: Option<&OfferedRead>,
 ) -> Result<Found, Failure> {
     let bucket =
@@ -111,7 +117,12 @@ pub(super) async fn get(
     let mut object = core.catalog.read(&bucket, &key, version).await?;
     let mut selection = select(&object, &read)?;
     let verified = verification::of(core, &bucket);
-    let started = match start(core, caller, &object, selection.range, verified, offered).await {
+    let opened = async |object: &Object, range: ByteRange| {
+        let (encryption, customer) = (object.headers.encryption.as_ref(), read.customer.as_ref());
+        let data_key = encryption::opened(core, &bucket, &key, encryption, customer)?;
+        start(core, caller, (object, data_key), range, verified, offered).await
+    };
+    let started = match opened(&object, selection.range).await {
         // The object was replaced after its metadata was read, and its chunks released: the
         // new one is there to be read. Once is enough, for its chunks are pinned first. A key
         // that a node may still use is not lent again.
@@ -124,20 +135,20 @@ pub(super) async fn get(
             }
             object = core.catalog.read(&bucket, &key, version).await?;
             selection = select(&object, &read)?;
-            start(core, caller, &object, selection.range, verified, offered).await
+            opened(&object, selection.range).await
         }
         other => other,
     };
     let Started { body, direct } = started?;
-    let overrides = std::mem::take(&mut read.overrides);
     let mut headers = answer::headers(
         &object,
         &selection,
         read.part_number.is_some(),
         read.with_checksum,
-        overrides,
+        read.overrides,
     );
     answer::tell_version(&bucket, &object, &mut headers);
+    tell_encryption(&object, read.customer.as_ref(), &mut headers);
     verification::tell(verified, &mut headers);
     if let Some(direct) = direct {
         direct.tell(if selection.partial { 206 } else { 200 }, &mut headers);
@@ -155,14 +166,15 @@ struct Started {
 async fn start(
     core: &Core,
     caller: &Caller,
-    object: &Object,
+    (object, key): (&Object, Option<DataKey>),
     range: ByteRange,
     verified: Verification,
     offered: Option<&OfferedRead>,
 ) -> Result<Started, Failure> {
+    let opened = (object, key.as_ref());
     let direct = match offered {
         Some(offered) => {
-            Some(rdma::moved_into(core, caller, offered, object, range, verified).await?)
+            Some(rdma::moved_into(core, caller, offered, opened, range, verified).await?)
         }
         None => None,
     };
@@ -172,7 +184,7 @@ async fn start(
     if direct.is_some() {
         caller.may_over_http()?;
     }
-    let mut deliveries = deliver(core, caller.account(), object, range, verified).await?;
+    let mut deliveries = deliver(core, caller.account(), opened, range, verified).await?;
     let pace = caller.usage.pace();
     for delivery in &mut deliveries {
         pace.slow(&mut delivery.body);
@@ -188,6 +200,9 @@ pub(super) async fn head(core: &Core, caller: &Caller, read: Read) -> Result<Fou
     let version = resolve::version(read.version_id.as_deref())?;
     let object = core.catalog.read(&bucket, &key, version).await?;
     let selection = select(&object, &read)?;
+    let (encryption, customer) = (object.headers.encryption.as_ref(), read.customer.as_ref());
+    // Who cannot read it is not told of it either.
+    encryption::opened(core, &bucket, &key, encryption, customer)?;
     let mut headers = answer::headers(
         &object,
         &selection,
@@ -196,7 +211,13 @@ pub(super) async fn head(core: &Core, caller: &Caller, read: Read) -> Result<Fou
         read.overrides,
     );
     answer::tell_version(&bucket, &object, &mut headers);
+    tell_encryption(&object, read.customer.as_ref(), &mut headers);
     Ok(Found { headers, partial: selection.partial, body: None })
+}
+
+fn tell_encryption(object: &Object, customer: Option<&Customer>, headers: &mut HeaderMap) {
+    let md5 = customer.map(|customer| &customer.md5);
+    encryption::tell(object.headers.encryption.as_ref(), md5, headers);
 }
 
 fn select(object: &Object, read: &Read) -> Result<Selection, Failure> {
@@ -205,11 +226,12 @@ fn select(object: &Object, read: &Read) -> Result<Selection, Failure> {
 }
 
 /// Starts the transfers that deliver these bytes of the object: one per run of chunks on one
-/// node, all started, and so pinned, before the first byte is sent.
+/// node, all started, and so pinned, before the first byte is sent. The key is the object's, where
+/// it is encrypted.
 pub(super) async fn deliver(
     core: &Core,
     tenant: TenantId,
-    object: &Object,
+    (object, key): (&Object, Option<&DataKey>),
     range: ByteRange,
     verification: Verification,
 ) -> Result<Vec<Delivery>, Failure> {
@@ -221,8 +243,8 @@ pub(super) async fn deliver(
             Some((last, plan)) if *last == node => plan.pieces.push(piece),
             _ => {
                 let transfer = TransferId::generate();
-                let pieces = vec![piece];
-                plans.push((node, GetPlan { transfer, tenant, weight, pieces, verification }));
+                let (pieces, key) = (vec![piece], key.cloned());
+                plans.push((node, GetPlan { transfer, tenant, weight, pieces, verification, key }));
             }
         }
     }

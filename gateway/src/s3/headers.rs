@@ -85,6 +85,7 @@ pub(super) fn collect(fields: Fields) -> Result<ObjectHeaders, Failure> {
         user: user_metadata(fields.metadata)?,
         tags: tagging::of_header(fields.tagging.as_deref())?,
         lock: fields.lock,
+        encryption: None,
     })
 }
 
@@ -96,12 +97,6 @@ pub(super) fn collect(fields: Fields) -> Result<ObjectHeaders, Failure> {
 pub(super) fn refuse_unsupported(headers: &HeaderMap) -> Result<(), Failure> {
     for name in headers.keys() {
         let Some(rest) = name.as_str().strip_prefix("x-amz-") else { continue };
-        if rest.starts_with("server-side-encryption") || rest.starts_with("copy-source-server-side")
-        {
-            return Err(Failure::not_implemented(
-                "Server-side encryption is not implemented by this server.",
-            ));
-        }
         if rest == "write-offset-bytes" {
             return Err(Failure::not_implemented(
                 "A header you provided implies functionality that is not implemented.",
@@ -174,7 +169,6 @@ mod tests {
             ("x-amz-acl", "private", true),
             ("x-amz-acl", "public-read", false),
             ("x-amz-grant-read", "id=1", false),
-            ("x-amz-server-side-encryption", "aws:kms", false),
             ("x-amz-object-lock-mode", "GOVERNANCE", true),
             ("x-amz-tagging", "a=b", true),
             ("x-amz-meta-tagging", "a", true),

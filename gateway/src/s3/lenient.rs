@@ -21,7 +21,7 @@ use super::errors::Failure;
 use super::get::{self, Read};
 use super::host::BaseDomains;
 use super::service::RequestId;
-use super::{Core, rdma};
+use super::{Core, encryption, rdma};
 use crate::server::RequestInfo;
 
 /// The route for those reads.
@@ -88,7 +88,8 @@ impl LenientReads {
         let (bucket, key) = self
             .names(&request.uri, &request.headers)
             .ok_or_else(|| Failure::code(S3ErrorCode::InvalidURI))?;
-        let read = read(bucket, key, &request.uri, &request.headers)?;
+        let mut read = read(bucket, key, &request.uri, &request.headers)?;
+        read.customer = encryption::shown(&self.core, &request.headers, &request.extensions)?;
         let mut found = if request.method == Method::HEAD {
             get::head(&self.core, caller, read).await?
         } else {
@@ -164,6 +165,7 @@ fn read(bucket: String, key: String, uri: &Uri, headers: &HeaderMap) -> Result<R
         with_checksum: get::wants_checksum(text("x-amz-checksum-mode")),
         version_id: parameter("versionId").map(str::to_owned),
         expected_owner: text("x-amz-expected-bucket-owner").map(str::to_owned),
+        customer: None,
         overrides: Overrides::from_query(uri.query())?,
     })
 }

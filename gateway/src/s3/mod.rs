@@ -13,6 +13,7 @@
 //! | pages of other origins, and what they upload by forms | `cors`, `form` |
 //! | object bytes | `body`, `store`, and past HTTP `rdma` |
 //! | writes answered from memory, and the wait for them | `durability` |
+//! | who holds the keys to encrypted objects | `encryption` |
 //! | reads that the protocol layer would refuse, and control endpoints | `routes`, `lenient`, `prefetch`, `gather` |
 //! | every failure's code | `errors` |
 //!
@@ -33,6 +34,7 @@ mod copy;
 mod cors;
 mod delete;
 mod durability;
+mod encryption;
 mod envelope;
 mod errors;
 mod etag;
@@ -68,7 +70,7 @@ mod versions;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use keyway_auth::CredentialStore;
+use keyway_auth::{CredentialStore, KeyProvider};
 use keyway_meta::{Catalog, EtagPolicy, UnixMs};
 use keyway_proto::{TenantId, Verification, Weight};
 
@@ -93,6 +95,8 @@ pub struct S3State {
     pub nodes: Nodes,
     /// Who may sign.
     pub credentials: Arc<dyn CredentialStore>,
+    /// What seals the keys of encrypted objects.
+    pub secrets: Arc<dyn KeyProvider>,
     /// Who administers them, where they can be administered.
     pub administration: Option<Administration>,
     /// Where refusals, changes and transfers are told.
@@ -146,9 +150,14 @@ struct Core {
     public_tenant: TenantId,
     rules: access::RuleBook,
     sessions: access::Sessions,
+    secrets: Arc<dyn KeyProvider>,
+    /// Whether objects are encrypted in buckets that did not choose.
+    encrypts_by_default: bool,
+    /// Whether customers' keys are taken over plaintext: something before this server ends TLS.
+    customer_keys_without_tls: bool,
     put_max_bytes: u64,
     signed_chunks: store::SignedChunks,
-    /// Turns for [`copy::PART_COPIES_MAX`] parts.
+    /// Turns for [`copy::PART_COPIES_MAX`] parts and objects.
     part_copies: tokio::sync::Semaphore,
 }
 

@@ -8,8 +8,8 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 use super::access::{Caller, hidden};
 use super::service::RequestId;
 use super::{
-    Core, acl, attributes, buckets, configuration, copy, cors, delete, get, lifecycle, list, lock,
-    multipart, notification, probes, put, tagging, versions,
+    Core, acl, attributes, buckets, configuration, copy, cors, delete, encryption, get, lifecycle,
+    list, lock, multipart, notification, probes, put, tagging, versions,
 };
 
 /// The operations of this server. Those not named here answer `NotImplemented`.
@@ -116,10 +116,12 @@ operations! {
     get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = cors::get_bucket_cors;
     delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput = cors::delete_bucket_cors;
 
+    put_bucket_encryption: PutBucketEncryptionInput => PutBucketEncryptionOutput
+        = encryption::put_bucket_encryption;
     get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput
-        = probes::get_bucket_encryption;
+        = encryption::get_bucket_encryption;
     delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput
-        = probes::delete_bucket_encryption;
+        = encryption::delete_bucket_encryption;
     get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput
         = probes::get_bucket_replication;
     delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput

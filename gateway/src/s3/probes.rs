@@ -26,10 +26,6 @@ macro_rules! nothing_configured {
 }
 
 nothing_configured! {
-    /// GetBucketEncryption.
-    get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
-        // The protocol layer's own code of that name has another status than S3.
-        S3ErrorCode::Custom("ServerSideEncryptionConfigurationNotFoundError".into());
     /// GetBucketReplication.
     get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
         S3ErrorCode::ReplicationConfigurationNotFoundError;
@@ -54,8 +50,6 @@ macro_rules! nothing_there {
 }
 
 nothing_there! {
-    /// DeleteBucketEncryption.
-    delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
     /// DeleteBucketReplication.
     delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
     /// DeleteBucketWebsite.

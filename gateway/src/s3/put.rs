@@ -8,6 +8,7 @@ use s3s::{S3Request, S3Response};
 use super::access::caller;
 use super::checksums::{Declared, Told};
 use super::conditions::write_condition;
+use super::encryption::{self, Cover};
 use super::errors::Failure;
 use super::form;
 use super::headers::{self, object_headers};
@@ -27,6 +28,7 @@ pub(super) async fn put_object(
     let key = resolve::key(&input.key)?;
     let declared = Declared::from_headers(&request.headers)?;
     let asked = durability::asked(&request.headers)?;
+    let encrypted = encryption::asked(core, &request.headers, &request.extensions)?;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let form = request.extensions.get::<form::Signed>().map(|form| form.size);
     // Of a form's file that is the least.
@@ -39,6 +41,9 @@ pub(super) async fn put_object(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
+    let cover = Cover::fresh(core, &bucket, &key, encrypted).await?;
+    object_headers.encryption.clone_from(&cover.encryption);
+    let data_key = cover.key.as_ref();
     core.catalog.has_room(&bucket, &key, announced).await?;
     let act = if form.is_some() { Act::Post } else { Act::Put };
     let reporter = notification::reporter(core, caller, &bucket, act).await?;
@@ -49,19 +54,21 @@ pub(super) async fn put_object(
     let tenant = caller.account();
     let (stored, moved, length) = match (&offered, form) {
         (Some(offered), _) => {
-            let stored = rdma::store(core, caller, offered, digests, durability).await?;
+            let stored = rdma::store(core, caller, offered, digests, durability, data_key).await?;
             (stored.0, stored.1, announced)
         }
         (None, Some(size)) => {
             let (body, pace) = (input.body.take(), caller.usage.pace());
-            let (stored, length) = form::store(core, tenant, size, digests, body, &pace).await?;
+            let (stored, length) =
+                form::store(core, tenant, size, digests, data_key, body, &pace).await?;
             (stored, None, length)
         }
         (None, None) => {
             let length = announced;
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
-            let stored = store::store(core, tenant, length, digests, durability, body).await?;
+            let stored =
+                store::store(core, tenant, length, digests, durability, data_key, body).await?;
             drop(room);
             (stored, None, length)
         }
@@ -92,6 +99,7 @@ pub(super) async fn put_object(
     };
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
+    cover.tell(&mut headers);
     let kept = stored.keep();
     let site = Reporter::site(&bucket, reporter.as_ref());
     let published = core.catalog.publish(site, &key, object, condition).await;

@@ -11,8 +11,9 @@ use keyway_dataplane::{StorageNode, TransferError};
 use keyway_meta::Extent;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::plan::chunk_lengths;
+use keyway_proto::seal::sealed_chunk_lengths;
 use keyway_proto::{
-    ChunkId, ChunkSpec, DigestSet, Digests, Durability, PutPlan, TenantId, TransferId,
+    ChunkId, ChunkSpec, DataKey, DigestSet, Digests, Durability, PutPlan, TenantId, TransferId,
 };
 use s3s::S3ErrorCode;
 use s3s::dto::StreamingBlob;
@@ -125,7 +126,7 @@ impl Chunks {
     }
 }
 
-/// Stores `length` bytes of `body` and computes their digests.
+/// Stores `length` bytes of `body`, encrypted where there is a key, and computes their digests.
 ///
 /// Dropping the future leaves nothing behind.
 ///
@@ -137,6 +138,7 @@ pub(super) async fn store(
     length: u64,
     digests: DigestSet,
     durability: Durability,
+    key: Option<&DataKey>,
     body: Intake,
 ) -> Result<Stored, Failure> {
     if length == 0 {
@@ -145,7 +147,7 @@ pub(super) async fn store(
         let durability = Durability::Disk;
         return Ok(Stored { durability, digests, chunks: Vec::new(), extents: Vec::new() });
     }
-    store_stream(core, tenant, length, digests, durability, body.into_body()).await
+    store_stream(core, tenant, length, digests, durability, key, body.into_body()).await
 }
 
 /// As [`store`], for a body that has at least one byte and needs no checks of its own.
@@ -155,10 +157,11 @@ pub(super) async fn store_stream(
     length: u64,
     digests: DigestSet,
     durability: Durability,
+    key: Option<&DataKey>,
     body: keyway_dataplane::Body,
 ) -> Result<Stored, Failure> {
     let node = core.nodes.place(fastrand::u64(..)).clone();
-    let plan = planned(core, tenant, length, digests, durability);
+    let plan = planned(core, tenant, length, digests, durability, key);
     let chunks = plan.chunks.clone();
     let stored = node.put(plan, body).await;
     if matches!(stored, Err(TransferError::Full)) {
@@ -169,22 +172,27 @@ pub(super) async fn store_stream(
     Ok(Stored::new(node, chunks, receipt.digests, receipt.durability))
 }
 
-/// A plan for `length` bytes in new chunks.
+/// A plan for `length` bytes in new chunks, encrypted where there is a key.
 pub(super) fn planned(
     core: &Core,
     tenant: TenantId,
     length: u64,
     digests: DigestSet,
     durability: Durability,
+    key: Option<&DataKey>,
 ) -> PutPlan {
     let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
     PutPlan {
         transfer: TransferId::generate(),
         tenant,
         weight: core.weight(tenant),
-        chunks: chunk_lengths(length).map(chunk).collect(),
+        chunks: match key {
+            None => chunk_lengths(length).map(chunk).collect(),
+            Some(_) => sealed_chunk_lengths(length).map(chunk).collect(),
+        },
         digests,
         durability,
+        key: key.cloned(),
     }
 }
 

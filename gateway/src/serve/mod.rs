@@ -233,7 +233,7 @@ async fn start(
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let store = open::metadata(&config.meta, &data, &metrics).await?;
-    let accounts = open::accounts(&store, &data, &root.credentials, &nodes).await?;
+    let (accounts, secrets) = open::accounts(&store, &data, &root.credentials, &nodes).await?;
     let catalog = Arc::new(open::catalog(store, &accounts).await?);
     let audit = open::audit(&config.audit, &data).await?;
     let notifier = Arc::new(open::notifier(&config)?);
@@ -255,6 +255,7 @@ async fn start(
         catalog: Arc::clone(&catalog),
         nodes: nodes.clone(),
         credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
+        secrets,
         audit,
         notifier: Arc::clone(&notifier),
         limiter,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyway_auth::{CredentialStore, KeyFile, RootCredentials};
+use keyway_auth::{CredentialStore, KeyFile, KeyProvider, RootCredentials};
 use keyway_dataplane::{
     EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig, TierConfig,
 };
@@ -43,18 +43,20 @@ pub(super) async fn metadata(
     Ok(store)
 }
 
-/// Reads who there is; what is kept of their secrets is sealed under the directory's key.
+/// Reads who there is, and gives the directory's key, under which what is kept of their secrets is
+/// sealed.
 pub(super) async fn accounts(
     store: &Arc<dyn MetaStore>,
     data: &DataDir,
     root: &RootCredentials,
     nodes: &Nodes,
-) -> Result<Arc<Accounts>, ServeError> {
+) -> Result<(Arc<Accounts>, Arc<dyn KeyProvider>), ServeError> {
     let key = KeyFile::open_or_create(&data.key_file()).map_err(ServeError::KeyFile)?;
+    let key: Arc<dyn KeyProvider> = Arc::new(key);
     let rows = keyway_meta::Accounts::new(Arc::clone(store));
     let clock = Arc::new(SystemClock);
-    let accounts = Accounts::open(rows, Arc::new(key), root.clone(), clock, nodes.clone()).await;
-    accounts.map(Arc::new).map_err(ServeError::Accounts)
+    let accounts = Accounts::open(rows, Arc::clone(&key), root.clone(), clock, nodes.clone()).await;
+    Ok((accounts.map(Arc::new).map_err(ServeError::Accounts)?, key))
 }
 
 /// The catalog, which holds tenants to their quotas. A store from before there were any is read

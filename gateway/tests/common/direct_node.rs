@@ -264,8 +264,8 @@ impl DirectNode {
                 for piece in &gather.pieces {
                     let &GatherPlan { transfer, tenant, weight, verification, .. } = gather;
                     let (chunk, range) = (gather.chunks[piece.chunk as usize], piece.range());
-                    let pieces = vec![Piece { chunk, range }];
-                    let plan = GetPlan { transfer, tenant, weight, pieces, verification };
+                    let (pieces, key) = (vec![Piece { chunk, range }], gather.key.clone());
+                    let plan = GetPlan { transfer, tenant, weight, pieces, verification, key };
                     let (mut body, mut at) = (self.inner.get(plan).await?.body, piece.at as usize);
                     while let Some(frame) = body.next().await {
                         let frame = frame?;

@@ -17,8 +17,9 @@ use keyway_dataplane::{
 };
 use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
+use keyway_proto::seal::sealed_chunk_lengths;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Door, GetPlan,
+    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, Door, GetPlan,
     LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
     SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId, Verification,
     Weight,
@@ -55,6 +56,7 @@ fn put_plan(length: u64) -> PutPlan {
             .collect(),
         digests: DigestSet::NONE.with(ChecksumKind::Crc64Nvme).with(ChecksumKind::Md5),
         durability: keyway_proto::Durability::Disk,
+        key: None,
     }
 }
 
@@ -67,6 +69,7 @@ fn get_plan(put: &PutPlan) -> GetPlan {
         weight: Weight::default(),
         pieces: put.chunks.iter().map(whole).collect(),
         verification: Verification::default(),
+        key: None,
     }
 }
 
@@ -129,6 +132,26 @@ async fn bytes_go_there_and_come_back() {
         let gone = read(&remote, get_plan(&plan)).await;
         assert!(matches!(gone, Err(TransferError::NoSuchChunk(id)) if id == ids[0]), "{gone:?}");
     }
+}
+
+/// Encrypted there, and opened there: the key goes with the plan.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_go_with_plans() {
+    let pki = Pki::new();
+    let served = served(&pki).await;
+    let remote = remote(&pki, served.address);
+    let key = |byte| DataKey::from_slice(&[byte; DataKey::BYTES]);
+    let sent = bytes((17 << 20) + 3);
+    let chunk = |length| ChunkSpec { id: ChunkId::generate(), length };
+    let chunks = sealed_chunk_lengths(sent.len() as u64).map(chunk).collect();
+    let plan = PutPlan { chunks, key: key(1), ..put_plan(0) };
+    let receipt = remote.put(plan.clone(), body(&sent, 700_001)).await.unwrap();
+    let md5 = Checksum::of(ChecksumKind::Md5, &sent);
+    assert_eq!(receipt.digests.value(ChecksumKind::Md5), Some(&md5));
+    assert_eq!(read(&remote, GetPlan { key: key(1), ..get_plan(&plan) }).await.unwrap(), sent);
+    assert_ne!(read(&remote, get_plan(&plan)).await.unwrap(), sent, "it lies there as it is");
+    let other = read(&remote, GetPlan { key: key(2), ..get_plan(&plan) }).await;
+    assert!(matches!(other, Err(TransferError::Damaged { offset: 0, .. })), "{other:?}");
 }
 
 /// More chunks than one message names come into the node's memory, and what is not there is told.

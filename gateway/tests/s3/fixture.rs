@@ -13,7 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use keyway_auth::sigv4::{Payload, Signer};
 use keyway_auth::{
-    AccessKeyId, Credential, CredentialStore, KeyFile, Principal, RootCredentials, SecretKey,
+    AccessKeyId, Credential, CredentialStore, KeyFile, KeyProvider, Principal, RootCredentials,
+    SecretKey,
 };
 use keyway_dataplane::{LocalNode, StorageNode};
 use keyway_gateway::accounts::Accounts;
@@ -101,6 +102,7 @@ impl Server {
             catalog: Arc::new(Catalog::new(Arc::new(MemoryStore::new()))),
             nodes,
             credentials: Arc::new(TwoKeys),
+            secrets: Arc::new(KeyFile::in_memory()),
             clock: clock.clone(),
             administration: None,
             audit: Default::default(),
@@ -120,16 +122,19 @@ impl Server {
         let store = Arc::new(MemoryStore::new());
         let catalog = Arc::new(Catalog::new(store.clone()));
         let key = KeyFile::open_or_create(&dir.join("secrets.key")).unwrap();
+        let key: Arc<dyn KeyProvider> = Arc::new(key);
         let secret = SecretKey::new(SECRET_KEY.to_owned());
         let root = RootCredentials::given(ACCESS_KEY, secret).unwrap();
         let rows = keyway_meta::Accounts::new(store);
-        let opened = Accounts::open(rows, Arc::new(key), root, clock.clone(), nodes.clone()).await;
+        let opened =
+            Accounts::open(rows, Arc::clone(&key), root, clock.clone(), nodes.clone()).await;
         let accounts = Arc::new(opened.unwrap());
         let administration = Administration::new(Arc::clone(&accounts), Arc::clone(&catalog));
         let state = S3State {
             catalog,
             nodes,
             credentials: Arc::clone(&accounts) as Arc<dyn CredentialStore>,
+            secrets: Arc::clone(&key),
             clock: clock.clone(),
             administration: Some(administration),
             audit: Default::default(),

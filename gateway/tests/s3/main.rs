@@ -13,6 +13,7 @@ mod direct;
 #[path = "../common/direct_node.rs"]
 mod direct_node;
 mod durability;
+mod encryption;
 mod faults;
 mod fixture;
 mod framing;

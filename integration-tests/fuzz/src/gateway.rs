@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use keyway_auth::{AccessKeyId, Credential, CredentialStore, Principal, SecretKey};
+use keyway_auth::{AccessKeyId, Credential, CredentialStore, KeyFile, Principal, SecretKey};
 use keyway_dataplane::LocalNode;
 use keyway_gateway::audit::Audit;
 use keyway_gateway::node::Nodes;
@@ -70,6 +70,7 @@ impl Gateway {
                 catalog: Arc::new(Catalog::new(metadata.clone())),
                 nodes: Nodes::single(node.expect("the node's memory is there")),
                 credentials: Arc::new(OneKey(credentials.clone())),
+                secrets: Arc::new(KeyFile::in_memory()),
                 administration: None,
                 audit: Audit::default(),
                 limiter: Arc::default(),

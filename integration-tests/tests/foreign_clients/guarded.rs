@@ -1,12 +1,13 @@
-//! The same clients, over HTTPS, in a bucket that keeps versions, locks each of them for a day, and
-//! has a policy: as a user who may do what it needs there, and neither delete versions nor the
+//! The same clients, over HTTPS, in a bucket that keeps versions, locks each of them for a day, encrypts
+//! them all, and has a policy: as a user who may do what it needs there, and neither delete versions nor the
 //! bucket.
 
 use std::process::Command;
 
 use aws_sdk_s3::types::{
     DefaultRetention, ObjectLockConfiguration, ObjectLockEnabled, ObjectLockRetentionMode,
-    ObjectLockRule,
+    ObjectLockRule, ServerSideEncryption, ServerSideEncryptionByDefault,
+    ServerSideEncryptionConfiguration, ServerSideEncryptionRule,
 };
 use keyway_integration_tests::server::binary;
 use keyway_integration_tests::sigv4::Credentials;
@@ -47,7 +48,7 @@ async fn in_guarded_bucket(name: &str, script: &str, program: &Path, bucket: &st
     kept(&root, bucket).await;
 }
 
-/// A bucket with locks, and a policy that nobody's own can undo.
+/// A bucket with locks, encryption, and a policy that nobody's own can undo.
 async fn guard(root: &aws_sdk_s3::Client, bucket: &str) {
     let create = root.create_bucket().bucket(bucket).object_lock_enabled_for_bucket(true);
     create.send().await.expect("create bucket");
@@ -59,6 +60,15 @@ async fn guard(root: &aws_sdk_s3::Client, bucket: &str) {
         .build();
     let put = root.put_object_lock_configuration().bucket(bucket).object_lock_configuration(lock);
     put.send().await.expect("lock");
+    let by_service = ServerSideEncryptionByDefault::builder();
+    let by_service = by_service.sse_algorithm(ServerSideEncryption::Aes256).build();
+    let rule = ServerSideEncryptionRule::builder()
+        .apply_server_side_encryption_by_default(by_service.expect("an algorithm is named"))
+        .build();
+    let rules = ServerSideEncryptionConfiguration::builder().rules(rule).build();
+    let put = root.put_bucket_encryption().bucket(bucket);
+    let put = put.server_side_encryption_configuration(rules.expect("a rule is there"));
+    put.send().await.expect("encryption");
     let all = [format!("arn:aws:s3:::{bucket}"), format!("arn:aws:s3:::{bucket}/*")];
     let policy = json!({ "Version": "2012-10-17", "Statement": [
         { "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": all,
@@ -118,5 +128,8 @@ async fn kept(root: &aws_sdk_s3::Client, bucket: &str) {
         let get = root.get_object_retention().bucket(bucket).set_key(version.key.clone());
         let retention = get.set_version_id(version.version_id.clone()).send().await;
         assert!(retention.expect("retention").retention().is_some(), "{version:?}");
+        let head = root.head_object().bucket(bucket).set_key(version.key.clone());
+        let head = head.set_version_id(version.version_id.clone()).send().await.expect("head");
+        assert_eq!(head.server_side_encryption(), Some(&ServerSideEncryption::Aes256));
     }
 }

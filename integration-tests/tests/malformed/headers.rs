@@ -117,8 +117,8 @@ fn values() -> Vec<Case> {
             "customer key without key",
             "x-amz-server-side-encryption-customer-algorithm",
             "AES256",
-            501,
-            "NotImplemented",
+            400,
+            "InvalidRequest",
         ),
         ("an acl of words", "x-amz-acl", "everyone", 400, "AccessControlListNotSupported"),
     ];

@@ -33,6 +33,10 @@ pub mod schema {
         Window: length;
         TransferRequest: node;
         SealingKeyReply: id, fresh_for_ms;
+        GetRequest: node, transfer, tenant, pieces, verification, weight;
+        PutPlan: node, transfer, tenant, chunks, digests, memory_first, weight;
+        DirectGet: transfer, tenant, pieces, digests, verification, weight;
+        DirectGather: transfer, tenant, chunks, digests, verification, weight;
     }
 }
 

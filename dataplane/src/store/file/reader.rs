@@ -47,11 +47,19 @@ impl PinnedChunk for Pin {
                 None => core.pool.lease(read_class(range, location.length())).await,
             };
             let (lease, span, sums) = read_blocks(&core, chunk, &location, range, lease).await?;
-            let blocks = lease.into_bytes(0..span.length() as usize);
             let length = location.length();
-            Ok(Fetched::new(chunk, length, range, blocks, sums, &core.damaged_blocks))
+            debug_assert!(span.length() <= lease.len() as u64, "a lease of the span's class");
+            Ok(Fetched::in_lease(chunk, length, range, lease, sums, &core.damaged_blocks))
         }
         .boxed()
+    }
+
+    fn read_into(
+        &self,
+        blocks: ByteRange,
+        lease: Lease,
+    ) -> BoxFuture<'static, Result<Fetched, StoreError>> {
+        self.read(blocks, Some(lease))
     }
 }
 

@@ -8,6 +8,7 @@ use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
 
 use super::Shared;
 use super::index::Reason;
+use super::read::Landing;
 use crate::node::Prefetched;
 use crate::store::{PIECE_BYTES_MAX, PinnedChunk, SINGLE_PIECE_BYTES_MAX};
 
@@ -48,7 +49,8 @@ async fn load_chunk(shared: Arc<Shared>, id: ChunkId) -> Option<u64> {
             continue;
         }
         let pin = Arc::clone(&pin);
-        let read = Arc::clone(&shared).read_through(pin, chunk, range, None, Reason::Prefetch);
+        let what = (Reason::Prefetch, Landing::Anywhere);
+        let read = Arc::clone(&shared).read_through(pin, chunk, range, None, what);
         read.await.ok()?;
         // Without room there is no use in reading on.
         shared.index.find(id)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use keyway_fabric::memory::Lease;
 use keyway_proto::unit::{BLOCK_BYTES, MIB};
 use keyway_proto::{ByteRange, ChunkId, ChunkSpec};
@@ -69,12 +69,49 @@ impl PinnedChunk for Pin {
     }
 
     fn read(&self, range: ByteRange, lease: Option<Lease>) -> Read {
+        self.read_through(range, lease, Landing::Anywhere)
+    }
+
+    fn read_into(&self, blocks: ByteRange, mut lease: Lease) -> Read {
+        if let Some(entry) = self.shared.index.find(self.chunk)
+            && self.shared.copies_held(&entry, blocks, &mut lease)
+        {
+            self.shared.index.counters.hit(blocks.length());
+            if !self.counted.swap(true, Ordering::Relaxed) {
+                entry.touch();
+            }
+            return ready(Ok(Fetched::copied(self.chunk, blocks, lease))).boxed();
+        }
+        self.read_through(blocks, Some(lease), Landing::InLease)
+    }
+}
+
+impl Pin {
+    fn read_through(&self, range: ByteRange, lease: Option<Lease>, landing: Landing) -> Read {
         self.shared.index.counters.miss(range.length());
         // What this reader brings in and reads again is no use of it.
         self.counted.store(true, Ordering::Relaxed);
         let chunk = ChunkSpec { id: self.chunk, length: self.length() };
-        let reason = Reason::Read;
-        self.shared.clone().read_through(Arc::clone(&self.store), chunk, range, lease, reason)
+        let (store, reason) = (Arc::clone(&self.store), Reason::Read);
+        self.shared.clone().read_through(store, chunk, range, lease, (reason, landing))
+    }
+}
+
+/// Where a read's bytes are when it has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Landing {
+    /// In memory of the tier, if there is room.
+    Anywhere,
+    /// In the reader's own lease, whatever else.
+    InLease,
+}
+
+impl Landing {
+    fn read(self, store: &dyn PinnedChunk, range: ByteRange, lease: Option<Lease>) -> Read {
+        match lease {
+            Some(lease) if self == Self::InLease => store.read_into(range, lease),
+            lease => store.read(range, lease),
+        }
     }
 }
 
@@ -95,6 +132,29 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// Copies a range that is here to the front of a buffer, compared as [`verified`] does;
+    /// `false` when not all of it is here.
+    ///
+    /// [`verified`]: Self::verified
+    pub(super) fn copies_held(
+        &self,
+        entry: &Arc<Entry>,
+        range: ByteRange,
+        lease: &mut Lease,
+    ) -> bool {
+        let mut at = range.offset();
+        while at < range.end() {
+            let rest = ByteRange::new(at, range.end() - at);
+            let Some(frame) = rest.and_then(|rest| self.verified(entry, rest)) else {
+                return false;
+            };
+            let to = (at - range.offset()) as usize;
+            lease[to..to + frame.len()].copy_from_slice(&frame);
+            at += frame.len() as u64;
+        }
+        true
     }
 
     /// A chunk whose bytes have changed in memory: the store still has them.
@@ -134,18 +194,29 @@ impl Shared {
         chunk: ChunkSpec,
         range: ByteRange,
         lease: Option<Lease>,
-        reason: Reason,
+        (reason, landing): (Reason, Landing),
     ) -> Read {
-        let Some(entry) = self.admit(chunk, reason) else { return store.read(range, lease) };
+        let Some(entry) = self.admit(chunk, reason) else {
+            return landing.read(&*store, range, lease);
+        };
         async move {
             // In hand before a flight begins: flights wait for nothing but the device.
-            let lease = match lease {
+            let mut lease = match lease {
                 Some(lease) => lease,
                 None => self.pool.lease(read_class(range, chunk.length)).await,
             };
             for _ in 0..WAITS_MAX {
-                if let Some(frame) = whole(&entry, range) {
-                    return Ok(Fetched::held(frame));
+                match landing {
+                    Landing::Anywhere => {
+                        if let Some(frame) = whole(&entry, range) {
+                            return Ok(Fetched::held(frame));
+                        }
+                    }
+                    Landing::InLease => {
+                        if self.copies_held(&entry, range, &mut lease) {
+                            return Ok(Fetched::copied(chunk.id, range, lease));
+                        }
+                    }
                 }
                 match Flying::board(&entry, block_span(range, chunk.length)) {
                     Boarding::Wait(mut ended) => {
@@ -153,11 +224,11 @@ impl Shared {
                         let _ = ended.changed().await;
                     }
                     Boarding::Begin(flying) => {
-                        let read = store.read(range, Some(lease));
+                        let read = landing.read(&*store, range, Some(lease));
                         let counted = self.flights.begin();
                         // By itself: whoever waits for it must not depend on this reader.
                         let flight = tokio::spawn(async move {
-                            let landed = flying.land(&self, range, read).await;
+                            let landed = flying.land(&self, range, read, landing).await;
                             drop(flying);
                             drop(counted);
                             landed
@@ -166,7 +237,7 @@ impl Shared {
                     }
                 }
             }
-            store.read(range, Some(lease)).await
+            landing.read(&*store, range, Some(lease)).await
         }
         .boxed()
     }
@@ -184,6 +255,7 @@ impl Flying {
         shared: &Shared,
         range: ByteRange,
         read: Read,
+        landing: Landing,
     ) -> Result<Fetched, StoreError> {
         let fetched = read.await?;
         let Some(blocks) = fetched.read_blocks() else { return Ok(fetched) };
@@ -205,6 +277,9 @@ impl Flying {
                 }
             }
             offset = end;
+        }
+        if landing == Landing::InLease {
+            return Ok(fetched);
         }
         // Another may be filling one of them at this moment; then the lease's bytes serve.
         Ok(whole(entry, range).map_or(fetched, Fetched::held))

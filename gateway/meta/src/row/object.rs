@@ -12,8 +12,8 @@ use super::{decode, encode};
 use crate::catalog::ObjectSummary;
 use crate::key::Owner;
 use crate::record::{
-    ChecksumType, DeleteMarker, Object, ObjectChecksum, ObjectHeaders, ObjectLock, Retention,
-    RetentionMode, UnixMs, VersionName,
+    ChecksumType, DeleteMarker, Encryption, KeyHolder, Object, ObjectChecksum, ObjectHeaders,
+    ObjectLock, Retention, RetentionMode, UnixMs, VersionName,
 };
 use crate::store::MetaError;
 
@@ -144,6 +144,11 @@ pub(super) struct HeadersRow {
     retain_until_ms: u64,
     #[prost(bool, tag = "12")]
     legal_hold: bool,
+    /// 0: not encrypted; 1: the service has the key; 2: a customer has it.
+    #[prost(uint32, tag = "13")]
+    key_holder: u32,
+    #[prost(bytes = "bytes", tag = "14")]
+    sealed_key: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -246,6 +251,11 @@ pub(crate) fn decode_summary(row: &Bytes) -> Result<ObjectSummary, MetaError> {
 
 pub(super) fn headers_row(headers: ObjectHeaders) -> (Option<HeadersRow>, Option<String>) {
     let retention = headers.lock.retention;
+    let (key_holder, sealed_key) = match headers.encryption {
+        None => (0, Bytes::new()),
+        Some(Encryption { holder: KeyHolder::Service, sealed_key }) => (1, sealed_key),
+        Some(Encryption { holder: KeyHolder::Customer, sealed_key }) => (2, sealed_key),
+    };
     let row = HeadersRow {
         content_type: headers.content_type,
         content_encoding: headers.content_encoding,
@@ -263,6 +273,8 @@ pub(super) fn headers_row(headers: ObjectHeaders) -> (Option<HeadersRow>, Option
         },
         retain_until_ms: retention.map_or(0, |retention| retention.until.0),
         legal_hold: headers.lock.legal_hold,
+        key_holder,
+        sealed_key,
     };
     ((row != HeadersRow::default()).then_some(row), headers.storage_class)
 }
@@ -279,6 +291,14 @@ pub(super) fn headers_record(
         _ => return Err(MetaError::Damaged("retention mode")),
     };
     let until = UnixMs(row.retain_until_ms);
+    let holder = match row.key_holder {
+        0 => None,
+        1 => Some(KeyHolder::Service),
+        2 => Some(KeyHolder::Customer),
+        // Bytes must not be taken for what they are not.
+        _ => return Err(MetaError::Damaged("key holder")),
+    };
+    let sealed_key = row.sealed_key;
     Ok(ObjectHeaders {
         content_type: row.content_type,
         content_encoding: row.content_encoding,
@@ -294,6 +314,7 @@ pub(super) fn headers_record(
             retention: mode.map(|mode| Retention { mode, until }),
             legal_hold: row.legal_hold,
         },
+        encryption: holder.map(|holder| Encryption { holder, sealed_key }),
     })
 }
 

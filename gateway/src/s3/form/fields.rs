@@ -35,7 +35,7 @@ const HEADERS: [&str; 19] = [
     "x-amz-website-redirect-location",
 ];
 const USER_PREFIX: &str = "x-amz-meta-";
-/// Refused as on a PUT, there.
+/// Headers of a PUT, too, which says what they must be.
 const ENCRYPTION_PREFIX: &str = "x-amz-server-side-encryption";
 /// Fields that sign, and no headers.
 pub(super) const SIGNING: [&str; 5] = [

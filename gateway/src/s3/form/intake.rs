@@ -15,7 +15,7 @@ use futures::{Stream, StreamExt};
 use keyway_dataplane::node::BodyError;
 use keyway_dataplane::{Body, TransferError};
 use keyway_proto::checksum::MultiHasher;
-use keyway_proto::{DigestSet, Durability, TenantId};
+use keyway_proto::{DataKey, DigestSet, Durability, TenantId};
 use parking_lot::Mutex;
 use s3s::S3ErrorCode;
 use s3s::dto::StreamingBlob;
@@ -73,6 +73,7 @@ pub(in crate::s3) async fn store(
     tenant: TenantId,
     size: FileSize,
     digests: DigestSet,
+    key: Option<&DataKey>,
     body: Option<StreamingBlob>,
     pace: &Pace,
 ) -> Result<(Stored, u64), Failure> {
@@ -88,7 +89,7 @@ pub(in crate::s3) async fn store(
         length => {
             let body = Box::pin(Head { file: Arc::clone(&file), left: length });
             let none = DigestSet::NONE;
-            Some(store_stream(core, tenant, length, none, Durability::Disk, body).await?)
+            Some(store_stream(core, tenant, length, none, Durability::Disk, key, body).await?)
         }
     };
     let (mut held, mut held_bytes) = (Vec::new(), 0);
@@ -113,7 +114,8 @@ pub(in crate::s3) async fn store(
     if held_bytes > 0 {
         let body = Box::pin(futures::stream::iter(held));
         let none = DigestSet::NONE;
-        let tail = store_stream(core, tenant, held_bytes, none, Durability::Disk, body).await?;
+        let disk = Durability::Disk;
+        let tail = store_stream(core, tenant, held_bytes, none, disk, key, body).await?;
         whole.append(tail);
     }
     whole.digests = hasher.finish();

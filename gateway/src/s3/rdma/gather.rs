@@ -7,8 +7,8 @@ use http::{Extensions, HeaderMap};
 use keyway_meta::Object;
 use keyway_proto::gather::GATHER_PIECES_MAX;
 use keyway_proto::{
-    DirectWork, GatherPiece, GatherPlan, NodeId, PlacedRange, RangesRequest, TenantId, TransferId,
-    Verification, Weight,
+    DataKey, DirectWork, GatherPiece, GatherPlan, NodeId, PlacedRange, RangesRequest, TenantId,
+    TransferId, Verification, Weight,
 };
 use s3s::S3ErrorCode;
 
@@ -72,13 +72,13 @@ pub(in crate::s3) async fn gathered_into(
     core: &Core,
     caller: &Caller,
     offered: &Offered,
-    object: &Object,
+    (object, key): (&Object, Option<DataKey>),
     request: &RangesRequest<'_>,
     verification: Verification,
 ) -> Result<Moved, Failure> {
     let node = offered.token.session().node();
     let plan = match plan(object, request.ranges(), caller.account(), node) {
-        Ok(plan) => GatherPlan { weight: core.weight(plan.tenant), verification, ..plan },
+        Ok(plan) => GatherPlan { weight: core.weight(plan.tenant), verification, key, ..plan },
         Err(Refusal::Leaves) => return Err(Failure::RangeNotSatisfiable { size: object.size }),
         Err(Refusal::TooMany) => {
             let message = "The ranges are of too many chunks of the object.";
@@ -158,7 +158,7 @@ fn plan(
     }
     let (weight, verification) = (Weight::default(), Verification::default());
     let transfer = TransferId::generate();
-    Ok(GatherPlan { transfer, tenant, weight, chunks, pieces, verification })
+    Ok(GatherPlan { transfer, tenant, weight, chunks, pieces, verification, key: None })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use http::{Extensions, HeaderMap};
 use keyway_meta::Object;
 use keyway_proto::{
-    ByteRange, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId, Verification,
+    ByteRange, DataKey, DirectWork, GetPlan, NodeId, Piece, SessionToken, TransferId, Verification,
 };
 
 use super::counts::Declined;
@@ -67,7 +67,7 @@ pub(in crate::s3) async fn moved_into(
     core: &Core,
     caller: &Caller,
     offered: &OfferedRead,
-    object: &Object,
+    (object, key): (&Object, Option<&DataKey>),
     range: ByteRange,
     verification: Verification,
 ) -> Result<Direct, Failure> {
@@ -92,7 +92,8 @@ pub(in crate::s3) async fn moved_into(
     };
     let (id, tenant) = (TransferId::generate(), caller.account());
     let weight = core.weight(tenant);
-    let plan = GetPlan { transfer: id, tenant, weight, pieces, verification };
+    let key = key.cloned();
+    let plan = GetPlan { transfer: id, tenant, weight, pieces, verification, key };
     let (moved, _) = transfer(core, caller, offered, DirectWork::Get(plan, ALWAYS)).await?;
     Ok(Direct::Moved(moved))
 }

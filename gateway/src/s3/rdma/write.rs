@@ -3,7 +3,7 @@
 use http::header::CONTENT_ENCODING;
 use http::{Extensions, HeaderMap, HeaderName};
 use keyway_dataplane::DirectError;
-use keyway_proto::{DigestSet, DirectWork, Durability};
+use keyway_proto::{DataKey, DigestSet, DirectWork, Durability};
 use s3s::S3ErrorCode;
 
 use super::counts::Declined;
@@ -104,11 +104,12 @@ pub(in crate::s3) async fn store(
     offered: &Offered,
     digests: DigestSet,
     durability: Durability,
+    key: Option<&DataKey>,
 ) -> Result<(Stored, Option<Moved>), Failure> {
     let node = core.nodes.by_id(offered.token.session().node());
     let node = node.ok_or(DirectError::NoSuchSession)?.clone();
     let digests = digests.union(ALWAYS);
-    let plan = store::planned(core, caller.account(), offered.length(), digests, durability);
+    let plan = store::planned(core, caller.account(), offered.length(), digests, durability, key);
     let chunks = plan.chunks.clone();
     let (moved, receipt) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
     let stored = Stored::new(node, chunks, receipt.digests, receipt.durability);

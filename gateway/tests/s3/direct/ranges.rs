@@ -11,16 +11,16 @@ use super::{Direct, moved, nothing_moved, open, pattern};
 use crate::direct_node::Fault;
 use crate::fixture::{Call, OTHER_KEY, signer_of};
 
-fn placed(offset: u64, length: u64, at: u32) -> PlacedRange {
+pub(super) fn placed(offset: u64, length: u64, at: u32) -> PlacedRange {
     PlacedRange { range: ByteRange::new(offset, length).unwrap(), at }
 }
 
-fn document(key: &str, etag: Option<&str>, ranges: &[PlacedRange]) -> Vec<u8> {
+pub(super) fn document(key: &str, etag: Option<&str>, ranges: &[PlacedRange]) -> Vec<u8> {
     RangesRequest::encode("bucket", key, etag, ranges.iter().copied()).unwrap()
 }
 
 impl Direct {
-    fn ranges(&self, token: &SessionToken, document: Vec<u8>) -> Call<'_> {
+    pub(super) fn ranges(&self, token: &SessionToken, document: Vec<u8>) -> Call<'_> {
         let call = self.server.post(RANGES_PATH).header("x-amz-rdma-token", &token.encode());
         call.body(document)
     }

@@ -8,9 +8,9 @@ use keyway_proto::{
 use prost::Message as _;
 
 use super::{
-    Malformed, chunk_ids, digest_bits, digest_set, pack_chunk_ids, piece_messages, pieces,
-    put_plan, put_request, session_owner, transfer_bytes, transfer_id, verification,
-    verification_number, weight,
+    Malformed, chunk_ids, data_key, data_key_bytes, digest_bits, digest_set, pack_chunk_ids,
+    piece_messages, pieces, put_plan, put_request, session_owner, transfer_bytes, transfer_id,
+    verification, verification_number, weight,
 };
 use crate::schema;
 use crate::schema::direct_plan::Work;
@@ -30,6 +30,7 @@ pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
             digests: digest_bits(*digests),
             verification: verification_number(get.verification),
             weight: get.weight.get(),
+            key: data_key_bytes(get.key.as_ref()),
         }),
         DirectWork::Gather(gather, digests) => Work::Gather(gather_message(gather, *digests)),
         DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
@@ -68,6 +69,7 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
                 pieces: pieces(&get.pieces)?,
                 verification: verification(get.verification)?,
                 weight: weight(get.weight)?,
+                key: data_key(&get.key)?,
             },
             digest_set(get.digests)?,
         ),
@@ -96,6 +98,7 @@ fn gather_message(plan: &GatherPlan, digests: DigestSet) -> schema::DirectGather
         digests: digest_bits(digests),
         verification: verification_number(plan.verification),
         weight: plan.weight.get(),
+        key: data_key_bytes(plan.key.as_ref()),
     }
 }
 
@@ -110,6 +113,7 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
         pieces: pieces.iter().map(GatherPiece::from_bytes).collect(),
         verification: verification(message.verification)?,
         weight: weight(message.weight)?,
+        key: data_key(&message.key)?,
     };
     if plan.is_sound() { Ok(plan) } else { Err(Malformed("gathered pieces")) }
 }
@@ -117,8 +121,8 @@ fn gather_plan(message: &schema::DirectGather) -> Result<GatherPlan, Malformed> 
 #[cfg(test)]
 mod tests {
     use keyway_proto::{
-        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DigestSet, Durability, NodeId, Piece, PutPlan,
-        SessionOwner, TransferId, Verification, Weight,
+        ByteRange, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, Durability, NodeId, Piece,
+        PutPlan, SessionOwner, TransferId, Verification, Weight,
     };
     use proptest::prelude::*;
 
@@ -149,20 +153,30 @@ mod tests {
         let chunks = prop::collection::vec(spec, 0..20);
         let weight =
             (1..=Weight::MAX.get()).prop_map(|number| Weight::new(number).expect("a weight"));
-        (transfer, digests, (0..3, weight), pieces, chunks, gathered()).prop_map(
-            move |(transfer, digests, (kind, weight), pieces, chunks, gathered)| match kind {
+        let key = prop::option::of(any::<[u8; 32]>());
+        let key = key.prop_map(|key| key.and_then(|bytes| DataKey::from_slice(&bytes)));
+        (transfer, digests, (0..3, weight, key), pieces, chunks, gathered()).prop_map(
+            move |(transfer, digests, (kind, weight, key), pieces, chunks, gathered)| match kind {
                 0 => {
                     let verification = Verification::ALL[pieces.len() % 3];
-                    let plan = GetPlan { transfer, tenant, weight, pieces, verification };
+                    let plan = GetPlan { transfer, tenant, weight, pieces, verification, key };
                     DirectWork::Get(plan, digests)
                 }
                 1 => {
-                    DirectWork::Gather(GatherPlan { transfer, tenant, weight, ..gathered }, digests)
+                    let plan = GatherPlan { transfer, tenant, weight, key, ..gathered };
+                    DirectWork::Gather(plan, digests)
                 }
                 _ => {
                     let durability = Durability::ALL[chunks.len() % 2];
-                    let plan = PutPlan { transfer, tenant, weight, chunks, digests, durability };
-                    DirectWork::Put(plan)
+                    DirectWork::Put(PutPlan {
+                        transfer,
+                        tenant,
+                        weight,
+                        chunks,
+                        digests,
+                        durability,
+                        key,
+                    })
                 }
             },
         )
@@ -183,7 +197,7 @@ mod tests {
             let (transfer, tenant) = (TransferId::from_bytes([0; 16]), TenantId(0));
             let verification = Verification::ALL[chunks.len() % 3];
             let weight = Weight::default();
-            GatherPlan { transfer, tenant, weight, chunks, pieces, verification }
+            GatherPlan { transfer, tenant, weight, chunks, pieces, verification, key: None }
         })
     }
 
@@ -240,6 +254,7 @@ mod tests {
                 digests: DigestSet::NONE,
                 durability: Durability::Disk,
                 weight: Weight::default(),
+                key: DataKey::from_slice(&[0xcd; 32]),
             }),
         }
     }
@@ -278,6 +293,7 @@ mod tests {
                     chunks: vec![ChunkId::new(1, [3; 10])],
                     pieces,
                     verification: Verification::Inline,
+                    key: DataKey::from_slice(&[0xcd; 32]),
                 },
                 DigestSet::NONE,
             ),
@@ -301,7 +317,12 @@ mod tests {
         let request = schema::TransferRequest { node: 1, grant: Bytes::copy_from_slice(&bytes) };
         let secret = vec![0xab_u8; 32].into();
         let key = schema::SealingKeyReply { id: 1, secret, fresh_for_ms: 9 };
-        let shown = format!("{message:?} {request:?} {key:?}");
+        let get = schema::GetRequest { key: vec![0xcd; 32].into(), ..Default::default() };
+        let direct = schema::DirectGet { key: vec![0xcd; 32].into(), ..Default::default() };
+        let gather = schema::DirectGather { key: vec![0xcd; 32].into(), ..Default::default() };
+        let shown = format!("{message:?} {request:?} {key:?} {get:?} {direct:?} {gather:?}");
+        assert!(!shown.contains("xcd") && !shown.contains("205"), "{shown}");
+        assert!(!format!("{:?}", put(1)).contains("205"));
         assert!(!shown.contains(&0x0bad_cafe_u32.to_string()), "{shown}");
         assert!(!shown.contains("xab") && !shown.contains("171"), "{shown}");
         assert!(shown.contains("length: 9") && shown.contains("fresh_for_ms: 9"), "{shown}");

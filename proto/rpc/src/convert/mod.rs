@@ -5,7 +5,7 @@ use bytes::Bytes;
 use keyway_proto::key::Relinquished;
 use keyway_proto::plan::ChunkSpec;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, DigestSet, Durability, GetPlan, KeyFate,
+    ByteRange, Checksum, ChecksumKind, ChunkId, DataKey, DigestSet, Durability, GetPlan, KeyFate,
     KeyStrength, NodeId, Piece, PutPlan, Receipt, Standing, TenantId, TransferId, TransferPath,
     Verification, Weight,
 };
@@ -84,6 +84,7 @@ pub fn get_request(node: NodeId, plan: &GetPlan) -> schema::GetRequest {
         pieces: piece_messages(&plan.pieces),
         verification: verification_number(plan.verification),
         weight: plan.weight.get(),
+        key: data_key_bytes(plan.key.as_ref()),
     }
 }
 
@@ -96,7 +97,20 @@ pub fn get_plan(request: &schema::GetRequest) -> Result<GetPlan, Malformed> {
         pieces: pieces(&request.pieces)?,
         verification: verification(request.verification)?,
         weight: weight(request.weight)?,
+        key: data_key(&request.key)?,
     })
+}
+
+fn data_key_bytes(key: Option<&DataKey>) -> Bytes {
+    key.map(|key| Bytes::copy_from_slice(key.expose())).unwrap_or_default()
+}
+
+fn data_key(bytes: &[u8]) -> Result<Option<DataKey>, Malformed> {
+    // Gateways from before there was encryption say nothing.
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    DataKey::from_slice(bytes).map(Some).ok_or(Malformed("data key"))
 }
 
 fn weight(number: u32) -> Result<Weight, Malformed> {
@@ -135,6 +149,7 @@ pub fn put_request(node: NodeId, plan: &PutPlan) -> schema::PutPlan {
         digests: digest_bits(plan.digests),
         memory_first: plan.durability == Durability::Memory,
         weight: plan.weight.get(),
+        key: data_key_bytes(plan.key.as_ref()),
     }
 }
 
@@ -149,6 +164,7 @@ pub fn put_plan(message: &schema::PutPlan) -> Result<PutPlan, Malformed> {
         digests: digest_set(message.digests)?,
         durability: durability(message.memory_first),
         weight: weight(message.weight)?,
+        key: data_key(&message.key)?,
     })
 }
 
@@ -362,6 +378,7 @@ mod tests {
             pieces: vec![Piece { chunk: ChunkId::new(4, [5; 10]), range }],
             verification: Verification::Client,
             weight: Weight::MAX,
+            key: DataKey::from_slice(&[7; 32]),
         };
         for verification in Verification::ALL {
             let plan = GetPlan { verification, ..plan.clone() };
@@ -374,8 +391,12 @@ mod tests {
             assert_eq!(get_plan(&foreign), Err(Malformed("verification")));
             let heavy = schema::GetRequest { weight: 10_001, ..request.clone() };
             assert_eq!(get_plan(&heavy), Err(Malformed("weight")));
-            let silent = schema::GetRequest { weight: 0, ..request };
+            let silent = schema::GetRequest { weight: 0, ..request.clone() };
             assert_eq!(get_plan(&silent).map(|plan| plan.weight), Ok(Weight::default()));
+            let silent = schema::GetRequest { key: Bytes::new(), ..request.clone() };
+            assert_eq!(get_plan(&silent).map(|plan| plan.key), Ok(None));
+            let short = schema::GetRequest { key: vec![7; 31].into(), ..request };
+            assert_eq!(get_plan(&short), Err(Malformed("data key")));
         }
         let put = PutPlan {
             transfer: plan.transfer,
@@ -384,6 +405,7 @@ mod tests {
             digests: DigestSet::NONE.with(ChecksumKind::Crc32).with(ChecksumKind::Md5),
             durability: Durability::Disk,
             weight: Weight::default(),
+            key: DataKey::from_slice(&[9; 32]),
         };
         assert_eq!(put_plan(&put_request(NodeId(1), &put)), Ok(put.clone()));
         let first = PutPlan { durability: Durability::Memory, ..put };

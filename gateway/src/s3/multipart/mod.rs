@@ -1,7 +1,7 @@
-//! Multipart uploads: create, upload part, complete, abort, and their listings.
+//! Multipart uploads: create, upload part, complete, abort; [`listing`] has what is under way.
 
 use http::HeaderMap;
-use keyway_meta::catalog::{Completing, NamedPart, PendingIn, UploadPage};
+use keyway_meta::catalog::{Completing, NamedPart, PendingIn};
 use keyway_meta::{Bucket, CatalogError, ChecksumType, ObjectLock, Part, Upload};
 use keyway_proto::{Checksum, ChecksumKind, Digests, Durability, UploadId};
 use s3s::dto::*;
@@ -9,13 +9,18 @@ use s3s::{S3ErrorCode, S3Request, S3Response};
 
 use super::access::caller;
 use super::checksums::{self, Declared, Told};
-use super::conditions::{self, write_condition};
+use super::conditions::write_condition;
 use super::durability::Awaited;
+use super::encryption::{self, Cover};
 use super::errors::Failure;
 use super::headers::{self, object_headers};
-use super::page::{self, Encoding};
-use super::{Core, durability, etag, get, list, lock, notification, rdma, resolve, store};
+use super::page::Encoding;
+use super::{Core, durability, etag, get, lock, notification, rdma, resolve, store};
 use crate::notify::{Act, Reporter};
+
+mod listing;
+
+pub(super) use listing::{list_parts, list_uploads};
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
@@ -28,24 +33,30 @@ pub(super) async fn create(
     let key = resolve::key(&input.key)?;
     let checksum =
         chosen_checksum(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
-    let headers = object_headers!(core, input)?;
+    let mut headers = object_headers!(core, input)?;
+    let encrypted = encryption::asked(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     if headers.lock != ObjectLock::default() {
         // What the bucket adds counts from the completion on.
         lock::applied(core, &bucket, headers.lock).await?;
     }
+    let cover = Cover::fresh(core, &bucket, &key, encrypted).await?;
+    headers.encryption.clone_from(&cover.encryption);
     let id = UploadId::generate();
     let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
     core.catalog.create_upload(&bucket, upload).await?;
-    Ok(S3Response::new(CreateMultipartUploadOutput {
+    let mut headers = HeaderMap::new();
+    cover.tell(&mut headers);
+    let output = CreateMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),
         key: Some(key.to_string()),
         upload_id: Some(id.to_string()),
         checksum_algorithm: checksum.map(|(kind, _)| checksums::algorithm_name(kind)),
         checksum_type: checksum.map(|(_, of)| checksums::type_name(of)),
         ..CreateMultipartUploadOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, headers))
 }
 
 /// UploadPart: as PutObject, but what it makes visible is a part.
@@ -63,6 +74,7 @@ pub(super) async fn upload_part(
     let id = upload_id(&input.upload_id)?;
     let declared = Declared::from_headers(&request.headers)?;
     let asked = durability::asked(&request.headers)?;
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
     let length = match &offered {
         Some(offered) => offered.length(),
         None => store::announced_length(core, input.content_length)?,
@@ -71,6 +83,9 @@ pub(super) async fn upload_part(
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     let upload = core.catalog.upload(&bucket, &key, id).await?;
     let kind = part_kind(&upload, declared.kind())?;
+    let encryption = upload.headers.encryption.as_ref();
+    let cover = Cover::of_part(core, &bucket, &key, encryption, customer.as_ref())?;
+    let data_key = cover.key.as_ref();
     core.catalog.part_has_room(&bucket, id, number, length).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
@@ -78,12 +93,13 @@ pub(super) async fn upload_part(
     let digests = etag::digests(policy).union(declared.digests());
     let digests = kind.into_iter().fold(digests, |set, kind| set.with(kind));
     let (stored, moved) = match &offered {
-        Some(offered) => rdma::store(core, caller, offered, digests, durability).await?,
+        Some(offered) => rdma::store(core, caller, offered, digests, durability, data_key).await?,
         None => {
             let room = core.signed_chunks.room(&request.headers, length).await;
             let body = store::intake(input.body.take(), length).paced(caller.usage.pace());
             let tenant = caller.account();
-            let stored = store::store(core, tenant, length, digests, durability, body).await?;
+            let stored =
+                store::store(core, tenant, length, digests, durability, data_key, body).await?;
             drop(room);
             (stored, None)
         }
@@ -109,6 +125,7 @@ pub(super) async fn upload_part(
     };
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
+    cover.tell(&mut headers);
     let kept = stored.keep();
     kept.settle(core.catalog.publish_part(&bucket, &key, id, part).await).await?;
     let output = UploadPartOutput {
@@ -136,6 +153,8 @@ pub(super) async fn complete(
     let named = named_parts(input.multipart_upload.as_ref())?;
     let claimed = claimed_checksum(input)?;
     let asked = durability::asked(&request.headers)?;
+    // It opens nothing, and need not be there.
+    let customer = encryption::shown(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     if let Some(expected) = input.mpu_object_size {
@@ -171,6 +190,8 @@ pub(super) async fn complete(
     };
     let mut headers = HeaderMap::new();
     durability::tell(asked, object.durability, &mut headers);
+    let md5 = customer.as_ref().map(|customer| &customer.md5);
+    encryption::tell(object.headers.encryption.as_ref(), md5, &mut headers);
     let told = Told::object(object.checksum.as_ref(), object.parts.len());
     let output = CompleteMultipartUploadOutput {
         bucket: Some(bucket.name.to_string()),
@@ -203,117 +224,6 @@ pub(super) async fn abort(
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
-/// ListParts.
-pub(super) async fn list_parts(
-    core: &Core,
-    request: S3Request<ListPartsInput>,
-) -> Result<S3Response<ListPartsOutput>, Failure> {
-    let input = &request.input;
-    let key = resolve::key(&input.key)?;
-    let id = upload_id(&input.upload_id)?;
-    let limit = page::limit("max-parts", input.max_parts)?;
-    let marker = input.part_number_marker.unwrap_or(0);
-    let after = u16::try_from(marker).map_err(|_| page::out_of_bounds("part-number-marker"))?;
-    let owner = input.expected_bucket_owner.as_deref();
-    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    let upload = core.catalog.upload(&bucket, &key, id).await?;
-    let page = core.catalog.parts(&bucket, &key, id, after, limit).await?;
-    let kind = upload.checksum.map(|(kind, _)| kind);
-    let id = resolve::owner_id(bucket.tenant);
-    Ok(S3Response::new(ListPartsOutput {
-        bucket: Some(bucket.name.to_string()),
-        key: Some(key.to_string()),
-        upload_id: Some(upload.id.to_string()),
-        checksum_algorithm: kind.map(checksums::algorithm_name),
-        checksum_type: upload.checksum.map(|(_, of)| checksums::type_name(of)),
-        owner: Some(Owner { display_name: None, id: Some(id.clone()) }),
-        initiator: Some(Initiator { display_name: None, id: Some(id) }),
-        storage_class: Some(class(upload.headers.storage_class)),
-        part_number_marker: Some(marker),
-        next_part_number_marker: page.next.map(i32::from),
-        max_parts: Some(page::told(limit)),
-        is_truncated: Some(page.next.is_some()),
-        parts: Some(page.parts.iter().map(|part| listed_part(part, kind)).collect()),
-        ..ListPartsOutput::default()
-    }))
-}
-
-fn listed_part(part: &Part, kind: Option<ChecksumKind>) -> s3s::dto::Part {
-    let of_kind = kind.and_then(|kind| part.checksums.iter().find(|c| c.kind() == kind));
-    let told = Told::part(of_kind);
-    s3s::dto::Part {
-        part_number: Some(i32::from(part.number)),
-        size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
-        e_tag: Some(ETag::Strong(part.etag.clone())),
-        last_modified: Some(conditions::timestamp(part.modified)),
-        checksum_crc32: told.crc32,
-        checksum_crc32c: told.crc32c,
-        checksum_crc64nvme: told.crc64nvme,
-        checksum_sha1: told.sha1,
-        checksum_sha256: told.sha256,
-        ..s3s::dto::Part::default()
-    }
-}
-
-/// ListMultipartUploads.
-pub(super) async fn list_uploads(
-    core: &Core,
-    request: S3Request<ListMultipartUploadsInput>,
-) -> Result<S3Response<ListMultipartUploadsOutput>, Failure> {
-    let input = &request.input;
-    let encoding = Encoding::parse(input.encoding_type.as_ref())?;
-    let key_marker = input.key_marker.as_deref();
-    encoding.check(&[input.prefix.as_deref(), input.delimiter.as_deref(), key_marker])?;
-    let limit = page::limit("max-uploads", input.max_uploads)?;
-    let key_marker = key_marker.unwrap_or_default().to_owned();
-    // S3 ignores an upload marker without a key marker.
-    let id_marker = match input.upload_id_marker.as_deref() {
-        Some(text) if !key_marker.is_empty() && !text.is_empty() => {
-            Some(text.parse().map_err(|_| page::out_of_bounds("upload-id-marker"))?)
-        }
-        _ => None,
-    };
-    let owner = input.expected_bucket_owner.as_deref();
-    let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    let query = list::query(input.prefix.as_deref(), input.delimiter.as_deref(), key_marker, limit);
-    let page = match limit {
-        0 => UploadPage::default(),
-        _ => core.catalog.uploads(&bucket, &query, id_marker).await?,
-    };
-    let id = resolve::owner_id(bucket.tenant);
-    let next_upload = page.next.as_ref().and_then(|(_, id)| id.map(|id| id.to_string()));
-    Ok(S3Response::new(ListMultipartUploadsOutput {
-        bucket: Some(bucket.name.to_string()),
-        prefix: Some(encoding.text(&query.prefix)),
-        delimiter: list::named(encoding, input.delimiter.as_deref()),
-        key_marker: Some(encoding.text(&query.after)),
-        upload_id_marker: Some(id_marker.map(|id: UploadId| id.to_string()).unwrap_or_default()),
-        next_key_marker: page.next.as_ref().map(|(key, _)| encoding.text(key)),
-        next_upload_id_marker: next_upload,
-        max_uploads: Some(page::told(limit)),
-        is_truncated: Some(page.next.is_some()),
-        common_prefixes: Some(list::prefixes(encoding, &page.common_prefixes)),
-        uploads: Some(
-            page.uploads.into_iter().map(|upload| listed_upload(encoding, upload, &id)).collect(),
-        ),
-        encoding_type: encoding.name(),
-        request_charged: None,
-    }))
-}
-
-fn listed_upload(encoding: Encoding, upload: Upload, owner: &str) -> MultipartUpload {
-    MultipartUpload {
-        key: Some(encoding.text(&upload.key)),
-        upload_id: Some(upload.id.to_string()),
-        initiated: Some(conditions::timestamp(upload.initiated)),
-        checksum_algorithm: upload.checksum.map(|(kind, _)| checksums::algorithm_name(kind)),
-        checksum_type: upload.checksum.map(|(_, of)| checksums::type_name(of)),
-        owner: Some(Owner { display_name: None, id: Some(owner.to_owned()) }),
-        initiator: Some(Initiator { display_name: None, id: Some(owner.to_owned()) }),
-        storage_class: Some(class(upload.headers.storage_class)),
-    }
-}
-
 /// The id in a request. What is no id names no upload.
 ///
 /// # Errors
@@ -329,10 +239,6 @@ pub(super) fn upload_id(text: &str) -> Result<UploadId, Failure> {
 /// The checksums to keep of a part: all but the MD5, which its ETag has.
 pub(super) fn part_checksums(digests: &Digests) -> Vec<Checksum> {
     digests.iter().filter(|digest| digest.kind() != ChecksumKind::Md5).copied().collect()
-}
-
-fn class(given: Option<String>) -> StorageClass {
-    given.map_or(StorageClass::from_static(StorageClass::STANDARD), StorageClass::from)
 }
 
 /// The checksum that an upload is created with; S3's table of what goes together.
