@@ -20,7 +20,7 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectPlan, DirectWork, Door, Durability, GatherPlan, GetPlan, Gid, KeyFate,
+    ChunkId, Digests, DirectPlan, DirectWork, Door, Durability, GatherPlan, GetPlan, Gid, KeyFate,
     KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece,
     PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
     SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferId,
@@ -56,6 +56,19 @@ pub(crate) enum Fault {
     AnswersForAnother,
     /// A byte is flipped on its way out of the client's memory.
     Corrupts,
+}
+
+/// Of a transfer that went well.
+fn receipt_of(transfer: TransferId, bytes: u64, digests: Digests) -> Receipt {
+    Receipt {
+        transfer,
+        bytes,
+        digests,
+        path: TransferPath::VerbsHost,
+        strength: KeyStrength::Window,
+        key: KeyFate::Relinquished(Relinquished::Invalidated),
+        durability: Durability::default(),
+    }
 }
 
 /// The node, and the memory of all its clients.
@@ -246,15 +259,7 @@ impl DirectNode {
                 self.write(plan, &bytes)?;
                 let mut hasher = MultiHasher::new(*digests);
                 hasher.update(&bytes);
-                Receipt {
-                    transfer: get.transfer,
-                    bytes: bytes.len() as u64,
-                    digests: hasher.finish(),
-                    path: TransferPath::VerbsHost,
-                    strength: KeyStrength::Window,
-                    key: KeyFate::Relinquished(Relinquished::Invalidated),
-                    durability: Durability::default(),
-                }
+                receipt_of(get.transfer, bytes.len() as u64, hasher.finish())
             }
             DirectWork::Gather(gather, digests) => {
                 if let Some(Fault::LosesChunk) = fault {
@@ -275,15 +280,7 @@ impl DirectNode {
                     }
                 }
                 self.write(plan, &memory)?;
-                Receipt {
-                    transfer: gather.transfer,
-                    bytes: gather.length(),
-                    digests: hasher.finish(),
-                    path: TransferPath::VerbsHost,
-                    durability: Durability::default(),
-                    strength: KeyStrength::Window,
-                    key: KeyFate::Relinquished(Relinquished::Invalidated),
-                }
+                receipt_of(gather.transfer, gather.length(), hasher.finish())
             }
             DirectWork::Put(put) => {
                 let mut bytes = self.fetch(plan)?;
