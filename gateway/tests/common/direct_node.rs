@@ -4,6 +4,9 @@
 
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
+#[path = "fault.rs"]
+mod fault;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,33 +33,13 @@ use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+pub(crate) use fault::Fault;
+use fault::loses;
+
 /// The time at which gateways under test stand still.
 pub(crate) const NOW_MS: u64 = 1_767_225_600_000;
 /// Most sessions of the node.
 pub(crate) const SESSIONS_MAX: usize = 3;
-
-/// What goes wrong with the next transfer.
-#[derive(Clone, Debug)]
-pub(crate) enum Fault {
-    /// The grant arrives altered.
-    Altered,
-    /// The grant arrives twice; the second is answered.
-    Replayed,
-    /// It ends so, after the key was given up so.
-    Fails(DirectError, Relinquished),
-    /// The chunk of a GET is gone when it begins.
-    LosesChunk,
-    /// It never ends.
-    Hangs,
-    /// The node was started anew: it knows no session and none of its keys.
-    Restarts,
-    /// The receipt says that so many bytes fewer were moved.
-    ShortReceipt(u64),
-    /// The receipt is that of another transfer, of another tenant's perhaps.
-    AnswersForAnother,
-    /// A byte is flipped on its way out of the client's memory.
-    Corrupts,
-}
 
 /// Of a transfer that went well.
 fn receipt_of(transfer: TransferId, bytes: u64, digests: Digests) -> Receipt {
@@ -248,9 +231,7 @@ impl DirectNode {
     ) -> Result<Receipt, DirectError> {
         let mut receipt = match &plan.work {
             DirectWork::Get(get, digests) => {
-                if let Some(Fault::LosesChunk) = fault {
-                    return Err(TransferError::NoSuchChunk(get.pieces[0].chunk).into());
-                }
+                loses(fault, get.pieces[0].chunk)?;
                 let mut body = self.inner.get(get.clone()).await?.body;
                 let mut bytes = BytesMut::new();
                 while let Some(frame) = body.next().await {
@@ -262,9 +243,7 @@ impl DirectNode {
                 receipt_of(get.transfer, bytes.len() as u64, hasher.finish())
             }
             DirectWork::Gather(gather, digests) => {
-                if let Some(Fault::LosesChunk) = fault {
-                    return Err(TransferError::NoSuchChunk(gather.chunks[0]).into());
-                }
+                loses(fault, gather.chunks[0])?;
                 let (mut memory, mut hasher) = (self.fetch(plan)?, MultiHasher::new(*digests));
                 for piece in &gather.pieces {
                     let &GatherPlan { transfer, tenant, weight, verification, .. } = gather;
@@ -298,11 +277,10 @@ impl DirectNode {
                 }
             }
         };
-        if let Some(Fault::ShortReceipt(missing)) = fault {
-            receipt.bytes -= missing;
-        }
-        if let Some(Fault::AnswersForAnother) = fault {
-            receipt.transfer = TransferId::generate();
+        match fault {
+            Some(Fault::ShortReceipt(missing)) => receipt.bytes -= missing,
+            Some(Fault::AnswersForAnother) => receipt.transfer = TransferId::generate(),
+            _ => {}
         }
         Ok(receipt)
     }
