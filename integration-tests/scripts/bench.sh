@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the server does on this machine: GET and PUT of 4 KiB, 1 MiB and 64 MiB at 1, 8 and 64 in
-# flight; listings of 1,000 keys out of 10,000 and out of 1,000,000; both ETag policies; TLS.
+# flight; listings of 1,000 keys out of 10,000 and out of 1,000,000; both ETag policies; what the
+# memory tier holds; TLS.
 # MinIO is measured beside it when `minio` is on the path.
 #
 # BENCH_SECONDS (3) for each cell, BENCH_LIST_KEYS (10000,1000000), BENCH_DIR for the reports.
@@ -58,6 +59,11 @@ say "== plaintext, ETags derived from the checksum"
 start_keyway checksum '[s3]' 'default_etag_policy = "crc64nvme"'
 "$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" --operations put \
   --sizes 64MiB --report "$reports/checksum.json"
+
+say "== out of the memory tier, as peers read out of the kernel's cache"
+start_keyway tier '[node.tier]' 'size_bytes = 2147483648'
+"$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" "${peer[@]}" \
+  --operations get --sizes 64MiB --report "$reports/tier.json"
 
 say "== TLS"
 start_keyway tls 'listen.tls = { mode = "generated" }'

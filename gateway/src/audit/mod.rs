@@ -11,6 +11,10 @@
 //! writes what waits, at once, and syncs it within a second. When the queue is full the event is
 //! counted instead of written, and a line tells how many were lost: a service that waited for its
 //! audit log could be stopped by whoever makes it write.
+//!
+//! What is written is told by OTLP too, as it stands in the file, where an endpoint is configured.
+//! So the hashes are noted elsewhere, and an end that was cut off shows. What the endpoint does not
+//! take in time is in the file alone.
 
 pub mod chain;
 
@@ -28,6 +32,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::telemetry::AUDIT_TARGET;
 use chain::{Chain, Flaw};
 
 /// Events that wait for the writer.
@@ -337,6 +342,8 @@ impl Writer {
         match self.file.write_all(&lines) {
             Ok(()) => {
                 self.length += lines.len() as u64;
+                let lines = std::str::from_utf8(&lines).unwrap_or_default().lines();
+                lines.for_each(|line| tracing::info!(target: AUDIT_TARGET, "{line}"));
                 if self.length >= self.limits.file_bytes
                     && let Err(error) = self.put_aside()
                 {

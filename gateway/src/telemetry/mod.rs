@@ -35,6 +35,9 @@ pub use trace::{TRACE_TARGET, inject};
 pub(crate) use metrics::Completed;
 pub(crate) use trace::{node_span, request_span};
 
+/// What lines of the audit log are exported under.
+pub const AUDIT_TARGET: &str = "keyway::audit";
+
 /// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -86,8 +89,8 @@ impl Installed {
 /// # Errors
 /// [`TelemetryError`] when the filter or endpoint is wrong, or a subscriber is installed.
 pub fn install(config: &Telemetry) -> Result<Installed, TelemetryError> {
-    // Spans name buckets and keys, which do not belong into the log.
-    let filter = format!("{},{TRACE_TARGET}=off", config.log_filter);
+    // Spans name buckets and keys, which do not belong into the log; the audit has a file.
+    let filter = format!("{},{TRACE_TARGET}=off,{AUDIT_TARGET}=off", config.log_filter);
     let filter = EnvFilter::try_new(filter).map_err(TelemetryError::Filter)?;
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr())
         && std::env::var_os("NO_COLOR").is_none();

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use keyway_gateway::audit::{self, Audit, Event};
 use keyway_gateway::config::{AccessLog, Limits, Telemetry};
 use keyway_gateway::server::Server;
 use keyway_gateway::telemetry::{self, Metrics};
@@ -83,6 +84,11 @@ async fn everything_reaches_the_collector_but_secrets() {
     )
     .await;
     assert_eq!(wire.response().await.status, 200);
+    let dir = tempfile::tempdir().unwrap();
+    let (audited, limits) = (dir.path().join("audit"), audit::Limits { file_bytes: 99, files: 1 });
+    let audit = Audit::open(&audited, limits).unwrap();
+    audit.tell(Event::Lost { events: 7_654_321 });
+    drop(audit);
     stop.send(true).unwrap();
     server.await.unwrap();
     tokio::task::spawn_blocking(move || {
@@ -97,10 +103,11 @@ async fn everything_reaches_the_collector_but_secrets() {
         0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31,
         0x9c,
     ];
-    let wanted: [(&str, &[u8]); 3] = [
+    let wanted: [(&str, &[u8]); 4] = [
         ("TraceService", &trace_id),
         ("MetricsService", b"http.server.request.duration"),
         ("LogsService", b"keyway::access"),
+        ("LogsService", b"\"events\":7654321"),
     ];
     for (service, content) in wanted {
         loop {
