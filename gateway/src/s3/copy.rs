@@ -38,8 +38,9 @@ use crate::notify::{Act, Reporter};
 /// A copy is tried again when its source was replaced meanwhile: so often.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Parts, and objects, whose bytes are copied at once. Each is a GET that feeds a PUT, and holds buffers of both: too many
-/// would take a node's buffers for their GETs, and wait for more of them in their PUTs.
+/// Parts, and objects, whose bytes are copied at once. Each is a GET that feeds a PUT, and holds
+/// buffers of both: too many would take a node's buffers for their GETs, and wait for more of them
+/// in their PUTs.
 pub(super) const PART_COPIES_MAX: usize = 4;
 
 /// An object to copy from.

@@ -43,6 +43,8 @@ pub(super) struct ConnectionState {
     /// Whether it is to end as soon as no request is under way, and who is to see that.
     leaves: AtomicBool,
     reader: AtomicWaker,
+    /// Whether the client has yet to read what was handed over.
+    flushes: AtomicBool,
 }
 
 impl Default for ConnectionState {
@@ -55,15 +57,23 @@ impl Default for ConnectionState {
             waits_since: Mutex::new(time::Instant::now()),
             leaves: AtomicBool::new(false),
             reader: AtomicWaker::new(),
+            flushes: AtomicBool::new(false),
         }
     }
 }
 
 impl ConnectionState {
-    /// How long it has waited for a request; `None` with one under way.
+    /// How long it has waited for a request; `None` with one under way, or an answer that the
+    /// client has not read yet.
     pub(super) fn waits(&self) -> Option<Duration> {
-        let idle = self.in_flight.load(Ordering::Relaxed) == 0;
+        let busy = self.in_flight.load(Ordering::Relaxed) > 0;
+        let idle = !busy && !self.flushes.load(Ordering::Relaxed);
         idle.then(|| self.waits_since.lock().elapsed())
+    }
+
+    /// Whether a write waits for the client.
+    pub(super) fn flushes(&self, flushes: bool) {
+        self.flushes.store(flushes, Ordering::Relaxed);
     }
 
     /// Whether no request ever came.
@@ -84,7 +94,7 @@ impl ConnectionState {
     /// Whether a read that waits is to end. Wakes whoever waits when that changes.
     fn must_end(&self, cx: &Context<'_>) -> bool {
         self.reader.register(cx.waker());
-        self.is_leaving()
+        self.is_leaving() && self.waits().is_some()
     }
 
     /// A request's header is parsed.
@@ -257,6 +267,7 @@ impl<S> Guarded<S> {
         cx: &mut Context<'_>,
         outcome: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
+        self.state.flushes(outcome.is_pending());
         match &outcome {
             Poll::Ready(Ok(bytes)) => self.writing.advance(*bytes),
             Poll::Ready(Err(_)) => {}
@@ -281,7 +292,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
             Poll::Ready(Ok(())) => this.received(),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => match this.patience() {
-                Some(_) if this.is_idle() && this.state.must_end(cx) => {
+                Some(_) if this.state.must_end(cx) => {
                     return Poll::Ready(Err(timed_out("others need the connection")));
                 }
                 Some(left) => this.reader.arm(left, cx),

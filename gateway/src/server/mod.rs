@@ -2,7 +2,8 @@
 //!
 //! An accept loop of our own over hyper, because the limits live below HTTP: a connection
 //! that sends nothing, or one byte a minute, is cut by [`guard`] before any request exists,
-//! and earlier where [`crowd`] needs its seat for another. [`exchange`] surrounds every request: id, admission, panics, telemetry.
+//! and earlier where [`crowd`] needs its seat for another. [`exchange`] surrounds every request:
+//! id, admission, panics, telemetry.
 //!
 //! What an idle connection costs: a task, the socket, one timer, and under TLS rustls'
 //! buffers; hyper allocates its read buffer with the first byte.
