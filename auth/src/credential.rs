@@ -9,7 +9,7 @@ use keyway_proto::{TenantId, Verification, Weight};
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
-use crate::directory::{Limits, Quota, Standing};
+use crate::directory::{Limits, Standing};
 use crate::oidc::Issuer;
 use crate::policy::{Caller, Policy, PublicAccessBlock};
 use crate::session::Claims;
@@ -211,8 +211,6 @@ pub struct Terms {
     pub block: PublicAccessBlock,
     /// What all that is the tenant's may take together.
     pub limits: Limits,
-    /// What it may store.
-    pub quota: Quota,
     /// When what is read of its buckets is compared with its checksums.
     pub verification: Option<Verification>,
     /// Its share of what several want at once.

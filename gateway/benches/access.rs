@@ -123,6 +123,7 @@ async fn accounts(store: Arc<dyn MetaStore>, dir: &std::path::Path, nodes: Nodes
         tags: [].into(),
         sessions_valid_from: None,
         limits: Limits::default(),
+        quota: Quota::default(),
     };
     let key = |id: &str, user: Option<&str>| {
         let record = AccessKey {

@@ -49,7 +49,8 @@ impl Limits {
     }
 }
 
-/// What a tenant may store at most, in all of its buckets; of what is not said there is no bound.
+/// What a tenant may store at most in all of its buckets, or a user of it; of what is not said there
+/// is no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quota {
@@ -131,6 +132,9 @@ pub struct User {
     /// What its keys may take together, within what the tenant may.
     #[serde(default)]
     pub limits: Limits,
+    /// What it may store in the tenant's buckets, within what the tenant may.
+    #[serde(default)]
+    pub quota: Quota,
 }
 
 /// A new user's id.

@@ -98,6 +98,11 @@ impl Caller {
         &self.id
     }
 
+    /// Whether it is a user, who has not taken a role.
+    pub fn is_user(&self) -> bool {
+        matches!(self.kind, Kind::User { .. })
+    }
+
     /// Whether it took a role.
     pub fn is_session(&self) -> bool {
         matches!(self.kind, Kind::Session { .. })

@@ -57,6 +57,7 @@ fn object() -> Object {
         parts: Vec::new(),
         extents: vec![Extent { chunk, node: NodeId(0) }],
         durability: Durability::Disk,
+        stored_by: None,
     }
 }
 

@@ -62,7 +62,15 @@ pub(crate) fn usage(tenant: TenantId) -> Bytes {
     build(USAGE, 8, |key| key.put_u64(tenant.0))
 }
 
-/// Whether it is a key of what a tenant stores.
+/// What one of its users stores.
+pub(crate) fn usage_of(tenant: TenantId, user: &str) -> Bytes {
+    build(USAGE, 8 + user.len(), |key| {
+        key.put_u64(tenant.0);
+        key.put_slice(user.as_bytes());
+    })
+}
+
+/// Whether it is a key of what a tenant stores, or a user.
 pub(crate) fn is_usage(key: &[u8]) -> bool {
     key.first() == Some(&USAGE)
 }
@@ -369,6 +377,8 @@ mod tests {
         assert_eq!(Space::pending(BUCKET_ID).entry("k", &[]), join(&[b"w", &bucket_7, b"k\0\x01"]));
         assert_eq!(pending_part(upload_id, 258), join(&[b"x", &[0x11; 16], &[1, 2]]));
         assert_eq!(usage(TenantId(1)), join(&[b"q", &[0, 0, 0, 0, 0, 0, 0, 1]]));
+        let of_user = join(&[b"q", &[0, 0, 0, 0, 0, 0, 0, 1], b"anna"]);
+        assert_eq!(usage_of(TenantId(1), "anna"), of_user);
         assert_eq!(&usage_counted()[..], b"#q");
         assert_eq!(&event_counter()[..], b"#n");
         assert_eq!(&events_of("t", 0).0[..], b"yt\0\0\0\0\0\0\0\0\x01");

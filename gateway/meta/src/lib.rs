@@ -16,7 +16,7 @@ mod row;
 pub mod store;
 
 pub use accounts::{Account, Accounts};
-pub use catalog::{Catalog, CatalogError, Quota, Usage};
+pub use catalog::{Catalog, CatalogError, Holder, Quota, Usage};
 pub use record::*;
 pub use store::{
     Batch, EmbeddedStore, GroupCommit, MemoryStore, MetaConfig, MetaError, MetaStats, MetaStore,

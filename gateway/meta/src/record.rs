@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_proto::{
@@ -44,6 +45,8 @@ pub struct BucketSettings {
     /// Whether somebody asked to be told of changes: then there is a
     /// [`ConfigurationKind::Notification`].
     pub tells: bool,
+    /// Whether what comes without a word about it is encrypted, under keys of the service's.
+    pub encrypts: bool,
 }
 
 /// Whether a bucket keeps what is overwritten or deleted.
@@ -79,13 +82,11 @@ pub enum ConfigurationKind {
     Ownership,
     /// Who is told of changes.
     Notification,
-    /// How what comes without a word about it is encrypted.
-    Encryption,
 }
 
 impl ConfigurationKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Tagging,
         Self::Cors,
         Self::ObjectLock,
@@ -94,7 +95,6 @@ impl ConfigurationKind {
         Self::PublicAccessBlock,
         Self::Ownership,
         Self::Notification,
-        Self::Encryption,
     ];
 
     /// The number in the rows' keys: never reused.
@@ -108,7 +108,6 @@ impl ConfigurationKind {
             Self::PublicAccessBlock => 6,
             Self::Ownership => 7,
             Self::Notification => 8,
-            Self::Encryption => 9,
         }
     }
 }
@@ -178,7 +177,13 @@ pub struct Object {
     /// What the bytes survive. An object in memory alone becomes durable, or what it replaced
     /// comes back.
     pub durability: Durability,
+    /// Whose usage it counts in, beside the tenant's.
+    pub stored_by: Option<StoredBy>,
 }
+
+/// The name of the user who stored something in a bucket of its own tenant. Of what a tenant itself
+/// stores, a role, or somebody of another tenant, nobody is named.
+pub type StoredBy = Arc<str>;
 
 impl Object {
     /// How clients name the version.
@@ -349,4 +354,6 @@ pub struct Part {
     pub extents: Vec<Extent>,
     /// What the bytes survive. A part in memory alone becomes durable, or goes.
     pub durability: Durability,
+    /// As [`Object::stored_by`].
+    pub stored_by: Option<StoredBy>,
 }

@@ -52,26 +52,37 @@ pub(crate) fn decode_alive(row: &[u8]) -> Result<Versioning, MetaError> {
     }
 }
 
-/// Bytes of what a version or a part holds; none of a delete marker.
-pub(crate) fn bytes_of(row: &Bytes, counted: Counted) -> Result<u64, MetaError> {
+/// Bytes of what a version or a part holds, none of a delete marker; and the name of who stored it,
+/// empty for nobody.
+pub(crate) fn size_of(row: &Bytes, counted: Counted) -> Result<(u64, String), MetaError> {
     Ok(match counted {
-        Counted::Version => decode::<VersionSize>(row, "version")?.size,
-        Counted::Part => decode::<PartSize>(row, "part")?.size,
+        Counted::Version => {
+            let VersionSize { size, stored_by } = decode(row, "version")?;
+            (size, stored_by)
+        }
+        Counted::Part => {
+            let PartSize { size, stored_by } = decode(row, "part")?;
+            (size, stored_by)
+        }
     })
 }
 
-/// The size among the fields of a version's row.
+/// The fields of a version's row that count.
 #[derive(Clone, PartialEq, Message)]
 struct VersionSize {
     #[prost(uint64, tag = "2")]
     size: u64,
+    #[prost(string, tag = "15")]
+    stored_by: String,
 }
 
-/// The size among the fields of a part's row.
+/// The fields of a part's row that count.
 #[derive(Clone, PartialEq, Message)]
 struct PartSize {
     #[prost(uint64, tag = "1")]
     size: u64,
+    #[prost(string, tag = "7")]
+    stored_by: String,
 }
 
 /// What stands where the key says all.
@@ -144,6 +155,8 @@ struct BucketRow {
     verification: u32,
     #[prost(bool, tag = "8")]
     tells: bool,
+    #[prost(bool, tag = "9")]
+    encrypts: bool,
 }
 
 pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
@@ -168,6 +181,7 @@ pub(crate) fn encode_bucket(bucket: &Bucket) -> Bytes {
             Some(Verification::Client) => 3,
         },
         tells: bucket.settings.tells,
+        encrypts: bucket.settings.encrypts,
     })
 }
 
@@ -204,6 +218,7 @@ pub(crate) fn decode_bucket(
                 _ => return Err(MetaError::Damaged("bucket's verification")),
             },
             tells: row.tells,
+            encrypts: row.encrypts,
         },
     })
 }
@@ -281,6 +296,7 @@ mod tests {
             ],
             extents: vec![extent(1), extent(255)],
             durability: Durability::Disk,
+            stored_by: None,
         }
     }
 
@@ -309,6 +325,7 @@ mod tests {
             checksums: ChecksumKind::ALL.map(|kind| Checksum::of(kind, b"y")).to_vec(),
             extents: vec![extent(7)],
             durability: Durability::Memory,
+            stored_by: Some("anna".into()),
         };
         let row_key = crate::key::part(id, part.number);
         assert_eq!(decode_part(&row_key, &encode_part(part.clone())).unwrap(), part);
@@ -321,7 +338,8 @@ mod tests {
         plain.headers = ObjectHeaders::default();
         let row = encode_object(plain.clone(), Owner::Upload(id));
         assert_eq!(decode_object(&row).unwrap().object, plain);
-        let pending = Object { durability: Durability::Memory, ..object() };
+        let pending =
+            Object { durability: Durability::Memory, stored_by: Some("anna".into()), ..object() };
         let row = encode_object(pending.clone(), Owner::Upload(id));
         assert_eq!(decode_object(&row).unwrap().object, pending);
         assert!(decode_pending(&encode_pending(None)).unwrap().is_none());
@@ -361,6 +379,7 @@ mod tests {
                         Versioning::Suspended => Some(Verification::Client),
                     },
                     tells: versioning != Versioning::Suspended,
+                    encrypts: versioning == Versioning::Suspended,
                     ..BucketSettings::default()
                 },
             };

@@ -48,6 +48,7 @@ impl Upper {
             checksums: kinds.map(|kind| Checksum::of(kind, &bytes)).to_vec(),
             extents: vec![extent()],
             durability: Durability::Disk,
+            stored_by: None,
         };
         self.store(part.clone()).await.unwrap();
         part
@@ -79,6 +80,7 @@ impl Upper {
             checksum,
             condition: WriteCondition::None,
             durability: Durability::Disk,
+            stored_by: None,
             retention: None,
             now: NOW,
         };

@@ -131,6 +131,7 @@ async fn parts_are_settled_or_taken_back() {
         checksums: Vec::new(),
         extents: vec![extent()],
         durability,
+        stored_by: None,
     };
     let store = async |part: &Part| {
         setup.catalog.publish_part(&bucket, &key("k"), id, part.clone()).await.unwrap();
@@ -154,8 +155,15 @@ async fn parts_are_settled_or_taken_back() {
         let (condition, now) = (WriteCondition::None, UnixMs(7));
         let (key, named) = (key("k"), &named[..]);
         let (checksum, retention) = (None, None);
-        let completing =
-            Completing { parts: named, checksum, condition, durability, retention, now };
+        let completing = Completing {
+            parts: named,
+            checksum,
+            condition,
+            durability,
+            retention,
+            now,
+            stored_by: None,
+        };
         setup.catalog.complete_upload(&bucket, &key, id, completing).await
     };
     let refused = complete(&[1, 2], Durability::Disk).await;

@@ -1,5 +1,5 @@
-//! Goal: what a tenant is said to store is what its rows have, whatever happened; and no order of
-//! writers gets it past its quota. Method: proptest over random histories of two tenants, on both
+//! Goal: what a tenant or a user is said to store is what the rows have, whatever happened; and no
+//! order of writers gets it past its quota. Method: proptest over random histories of two tenants, on both
 //! engines, each step beside a scan of all rows; and many writers at once at a quota.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -13,14 +13,15 @@ use keyway_meta::catalog::{
     CatalogError, Clearance, Completing, ListQuery, NamedPart, PendingIn, WriteCondition,
 };
 use keyway_meta::{
-    Bucket, BucketSettings, Catalog, EmbeddedStore, MemoryStore, MetaConfig, MetaStore, Object,
-    ObjectHeaders, Part, Quota, UnixMs, Upload, Usage, VersionName, Versioning,
+    Bucket, BucketSettings, Catalog, EmbeddedStore, Holder, MemoryStore, MetaConfig, MetaStore,
+    Object, ObjectHeaders, Part, Quota, UnixMs, Upload, Usage, VersionName, Versioning,
 };
 use keyway_proto::{Durability, TenantId, UploadId};
 use proptest::prelude::*;
 
 const KEYS: [&str; 3] = ["a", "a/b", "c"];
 const TENANTS: [TenantId; 2] = [TenantId(1), TenantId(2)];
+const USERS: [Option<&str>; 3] = [None, Some("anna"), Some("bert")];
 const CLEARANCE: Clearance = Clearance { now: UnixMs(1_000_000), bypass_governance: false };
 
 #[derive(Clone, Debug)]
@@ -38,7 +39,10 @@ enum Step {
     Lose,
 }
 
-fn step() -> impl Strategy<Value = (bool, Step)> {
+/// Whether the second tenant is meant, who asks, and for what.
+type Asked = (bool, Option<&'static str>, Step);
+
+fn step() -> impl Strategy<Value = Asked> {
     let key = || 0..KEYS.len();
     let states = [Versioning::Enabled, Versioning::Suspended];
     let step = prop_oneof![
@@ -57,7 +61,7 @@ fn step() -> impl Strategy<Value = (bool, Step)> {
         1 => Just(Step::Settle),
         1 => Just(Step::Lose),
     ];
-    (any::<bool>(), step)
+    (any::<bool>(), proptest::sample::select(USERS.to_vec()), step)
 }
 
 /// One tenant's bucket, and its upload in progress.
@@ -84,7 +88,8 @@ impl Run {
         Self { catalog, sides, uploads: 0 }
     }
 
-    async fn step(&mut self, second: bool, step: Step) {
+    async fn step(&mut self, (second, user, step): Asked) {
+        let user = user.map(Arc::from);
         let catalog = Arc::clone(&self.catalog);
         let other = self.sides[usize::from(!second)].bucket.clone();
         let side = &mut self.sides[usize::from(second)];
@@ -98,7 +103,7 @@ impl Run {
             }
             Step::Put { key: at, chunks, in_memory } => {
                 let durability = if in_memory { Durability::Memory } else { Durability::Disk };
-                let made = Object { durability, ..object(chunks) };
+                let made = Object { durability, stored_by: user, ..object(chunks) };
                 let none = WriteCondition::None;
                 let _ = catalog.publish(&bucket, &key(KEYS[at]), made, none).await;
             }
@@ -119,7 +124,7 @@ impl Run {
                 let Ok(found) = catalog.object(&bucket, &key(KEYS[from])).await else { return };
                 let (from, to) = (key(KEYS[from]), key(KEYS[to]));
                 let target = if across { &other } else { &bucket };
-                let made = copy_of(&found);
+                let made = Object { stored_by: user, ..copy_of(&found) };
                 let source = source_of(&bucket, &from);
                 let none = WriteCondition::None;
                 let _ = catalog.publish_copy(source, (target, &to), made, none).await;
@@ -144,6 +149,7 @@ impl Run {
                     checksums: Vec::new(),
                     extents: vec![extent()],
                     durability: if in_memory { Durability::Memory } else { Durability::Disk },
+                    stored_by: user,
                 };
                 let put = catalog.publish_part(&bucket, &key(KEYS[*at]), *id, part.clone()).await;
                 put.unwrap();
@@ -164,6 +170,7 @@ impl Run {
                     durability: Durability::Memory,
                     retention: None,
                     now: UnixMs(7),
+                    stored_by: user,
                 };
                 let at = key(KEYS[*at]);
                 if catalog.complete_upload(&bucket, &at, *id, completing).await.is_ok() {
@@ -190,18 +197,20 @@ impl Run {
 
     async fn check(&self) {
         let scanned = self.catalog.scanned_usage().await.unwrap();
-        for tenant in TENANTS {
-            let counted = self.catalog.usage(tenant).await.unwrap();
-            let expected = scanned.get(&tenant).copied().unwrap_or_default();
-            assert_eq!(counted, expected, "{tenant}");
+        let pairs = TENANTS.iter().flat_map(|tenant| USERS.map(|user| (*tenant, user)));
+        for (tenant, user) in pairs {
+            let counted = self.catalog.usage(tenant, user).await.unwrap();
+            let holder = Holder { tenant, user: user.map(Arc::from) };
+            let expected = scanned.get(&holder).copied().unwrap_or_default();
+            assert_eq!(counted, expected, "{holder:?}");
         }
     }
 }
 
-async fn replay(catalog: Arc<Catalog>, steps: Vec<(bool, Step)>) {
+async fn replay(catalog: Arc<Catalog>, steps: Vec<Asked>) {
     let mut run = Run::new(catalog).await;
-    for (second, step) in steps {
-        run.step(second, step).await;
+    for step in steps {
+        run.step(step).await;
         run.check().await;
     }
     // All goes, and nothing is left of it.
@@ -215,7 +224,10 @@ async fn replay(catalog: Arc<Catalog>, steps: Vec<(bool, Step)>) {
             gone.await.unwrap();
         }
         run.catalog.delete_bucket(bucket.tenant, &bucket.name).await.unwrap();
-        assert_eq!(run.catalog.usage(bucket.tenant).await.unwrap(), Usage::default());
+        for user in USERS {
+            let left = run.catalog.usage(bucket.tenant, user).await.unwrap();
+            assert_eq!(left, Usage::default(), "{user:?}");
+        }
     }
 }
 
@@ -239,7 +251,10 @@ proptest! {
 fn bounded(bytes: Option<u64>, objects: Option<u64>) -> (Arc<Catalog>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
-    let catalog = Catalog::new(Arc::new(store)).bounded_by(move |_| Quota { bytes, objects });
+    let catalog = Catalog::new(Arc::new(store)).bounded_by(move |_, user| match user {
+        None => Quota { bytes, objects },
+        Some(_) => Quota::default(),
+    });
     (Arc::new(catalog), dir)
 }
 
@@ -270,7 +285,7 @@ async fn writers_at_once_do_not_pass_a_quota() {
         }
     }
     assert_eq!(stored, 5, "200 bytes each");
-    let usage = catalog.usage(TENANTS[0]).await.unwrap();
+    let usage = catalog.usage(TENANTS[0], None).await.unwrap();
     assert_eq!(usage, Usage { bytes: 1000, objects: 5 });
     // Objects of nothing are objects.
     for (name, fits) in [("x", true), ("y", true), ("z", false)] {
@@ -287,7 +302,8 @@ async fn what_is_replaced_makes_room() {
         let put = catalog.publish(&bucket, &key(name), object(chunks), WriteCondition::None).await;
         put.map(drop)
     };
-    let room = async |name: &str, bytes| catalog.has_room(&bucket, &key(name), bytes).await.is_ok();
+    let room =
+        async |name: &str, bytes| catalog.has_room(&bucket, &key(name), bytes, None).await.is_ok();
     put("a", 8).await.unwrap();
     assert!(room("a", 1000).await && !room("a", 1001).await);
     assert!(room("b", 200).await && !room("b", 201).await);
@@ -296,7 +312,7 @@ async fn what_is_replaced_makes_room() {
     assert!(matches!(put("a", 11).await, Err(CatalogError::QuotaExceeded)));
     put("a", 1).await.unwrap();
     put("b", 9).await.unwrap();
-    let full = catalog.usage(TENANTS[0]).await.unwrap();
+    let full = catalog.usage(TENANTS[0], None).await.unwrap();
     assert_eq!(full, Usage { bytes: 1000, objects: 2 });
     // What deletes is never refused.
     catalog.delete(&bucket, &key("a"), WriteCondition::None, stamp()).await.unwrap();
@@ -316,11 +332,83 @@ async fn an_older_store_is_counted() {
     let mut forget = keyway_meta::Batch::default();
     forget.delete(row[0].0.clone());
     store.commit(forget).await.unwrap();
-    assert_eq!(setup.catalog.usage(TenantId::ROOT).await.unwrap(), Usage::default());
+    assert_eq!(setup.catalog.usage(TenantId::ROOT, None).await.unwrap(), Usage::default());
     assert_eq!(setup.catalog.count_usage().await.unwrap(), Some(1));
-    assert_eq!(setup.catalog.usage(TenantId::ROOT).await.unwrap(), expected);
+    assert_eq!(setup.catalog.usage(TenantId::ROOT, None).await.unwrap(), expected);
     setup.publish(&bucket, "b", &object(1)).await.unwrap();
     assert_eq!(setup.catalog.count_usage().await.unwrap(), None);
-    let now = setup.catalog.usage(TenantId::ROOT).await.unwrap();
+    let now = setup.catalog.usage(TenantId::ROOT, None).await.unwrap();
     assert_eq!(now, Usage { bytes: 400, objects: 2 }, "and not again");
+}
+
+/// Goal: a user is held to its own quota, in a tenant that has room; what another user replaces or
+/// assembles moves between them, and is refused where there is no room for it.
+#[tokio::test]
+async fn users_are_held_to_quotas_of_their_own() {
+    let catalog = Catalog::new(Arc::new(MemoryStore::new()));
+    let bytes = |user: Option<&str>| user.filter(|user| *user == "anna").map(|_| 1000);
+    let catalog = catalog.bounded_by(move |_, user| Quota { bytes: bytes(user), objects: None });
+    let bucket = bucket(&catalog).await;
+    let put = async |name: &str, chunks, by: Option<&str>| {
+        let made = Object { stored_by: by.map(Arc::from), ..object(chunks) };
+        catalog.publish(&bucket, &key(name), made, WriteCondition::None).await.map(drop)
+    };
+    let (anna, bert) = (Some("anna"), Some("bert"));
+    let stored = async || {
+        let mut all = Vec::new();
+        for user in [None, anna, bert] {
+            all.push(catalog.usage(TENANTS[0], user).await.unwrap().bytes);
+        }
+        all
+    };
+    put("a", 10, anna).await.unwrap();
+    assert!(matches!(put("b", 1, anna).await, Err(CatalogError::QuotaExceeded)));
+    let by_anna: Arc<str> = "anna".into();
+    let room =
+        async |name: &str| catalog.has_room(&bucket, &key(name), 1, Some(&by_anna)).await.is_ok();
+    assert!(room("a").await && !room("b").await);
+    put("b", 20, bert).await.unwrap();
+    put("c", 5, None).await.unwrap();
+    assert_eq!(stored().await, [3500, 1000, 2000]);
+    // What is bert's gives anna no room.
+    assert!(!room("b").await);
+    assert!(matches!(put("b", 1, anna).await, Err(CatalogError::QuotaExceeded)));
+    put("a", 10, bert).await.unwrap();
+    assert_eq!(stored().await, [3500, 0, 3000]);
+    put("b", 10, anna).await.unwrap();
+    assert_eq!(stored().await, [2500, 1000, 1000]);
+    // Parts that bert stored are bert's until anna makes an object of them.
+    catalog.delete(&bucket, &key("b"), WriteCondition::None, stamp()).await.unwrap();
+    for size in [1001, 1000] {
+        let id = UploadId::new(size, [1; 10]);
+        let (headers, checksum) = (ObjectHeaders::default(), None);
+        let upload = Upload { id, key: key("m"), initiated: UnixMs(5), headers, checksum };
+        catalog.create_upload(&bucket, upload).await.unwrap();
+        let part = Part {
+            number: 1,
+            size,
+            etag: "e".repeat(32),
+            modified: UnixMs(6),
+            checksums: Vec::new(),
+            extents: vec![extent()],
+            durability: Durability::Disk,
+            stored_by: bert.map(Arc::from),
+        };
+        let named = NamedPart { number: 1, etag: part.etag.clone(), checksum: None };
+        catalog.publish_part(&bucket, &key("m"), id, part).await.unwrap();
+        assert_eq!(stored().await[2], 1000 + size);
+        let completing = Completing {
+            parts: &[named],
+            checksum: None,
+            condition: WriteCondition::None,
+            durability: Durability::Disk,
+            retention: None,
+            now: UnixMs(7),
+            stored_by: Some(by_anna.clone()),
+        };
+        let completed = catalog.complete_upload(&bucket, &key("m"), id, completing).await;
+        assert_eq!(completed.is_ok(), size == 1000, "{completed:?}");
+        let _ = catalog.abort_upload(&bucket, &key("m"), id).await;
+    }
+    assert_eq!(stored().await, [2500, 1000, 1000]);
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use keyway_auth::directory::{Change, DirectoryError, Tenant};
+use keyway_auth::directory::{Change, DirectoryError, Name, Quota, Tenant};
 use keyway_auth::session::{Issuer, is_temporary};
 use keyway_auth::{
     AccessKeyId, Credential, CredentialStore, Directory, KeyProvider, Principal, RootCredentials,
@@ -114,6 +114,19 @@ impl Accounts {
     /// The snapshot of now.
     pub fn directory(&self) -> Arc<Directory> {
         self.directory.load_full()
+    }
+
+    /// What the tenant may store, or one of its users; of a user who is gone there is no bound.
+    pub fn quota(&self, tenant: TenantId, user: Option<&str>) -> Quota {
+        let directory = self.directory.load();
+        match user {
+            None => directory.tenant(tenant).map(|tenant| tenant.quota),
+            Some(name) => {
+                let name: Option<Name> = name.parse().ok();
+                name.and_then(|name| Some(directory.user(tenant, &name)?.quota))
+            }
+        }
+        .unwrap_or_default()
     }
 
     /// The time.
@@ -241,7 +254,6 @@ impl CredentialStore for Accounts {
             standing: tenant.state,
             block: tenant.public_access_block,
             limits: tenant.limits,
-            quota: tenant.quota,
             verification: tenant.verification,
             weight: tenant.weight,
         })

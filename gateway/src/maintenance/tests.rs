@@ -73,6 +73,7 @@ async fn store(node: &dyn StorageNode, made: UnixMs) -> Extent {
         chunks: vec![chunk],
         digests: DigestSet::NONE,
         durability: keyway_proto::Durability::Disk,
+        stored_by: None,
         key: None,
     };
     let body = stream::iter([Ok(Bytes::from_static(&[7; CHUNK_BYTES as usize]))]);
@@ -89,6 +90,7 @@ async fn publish(
     let key: ObjectKey = name.parse().unwrap();
     let object = Object {
         durability: keyway_proto::Durability::Disk,
+        stored_by: None,
         version: VersionId::generate(),
         named: false,
         size: CHUNK_BYTES,

@@ -38,8 +38,15 @@ pub(super) async fn create_bucket(
         Some(value) => etag::parse_policy(value.to_str().unwrap_or_default())?,
     };
     let verification = verification::asked(&request.headers)?;
-    let tells = false;
-    let settings = BucketSettings { region, etag, versioning, object_lock, verification, tells };
+    let settings = BucketSettings {
+        region,
+        etag,
+        versioning,
+        object_lock,
+        verification,
+        tells: false,
+        encrypts: false,
+    };
     core.catalog.create_bucket(caller.tenant, &name, settings, core.clock.now()).await?;
     let output =
         CreateBucketOutput { location: Some(format!("/{name}")), ..CreateBucketOutput::default() };

@@ -168,6 +168,7 @@ mod tests {
     fn object() -> Object {
         Object {
             durability: keyway_proto::Durability::Disk,
+            stored_by: None,
             version: VersionId::new(0, [0; 10]),
             named: false,
             size: 3,

@@ -12,7 +12,7 @@ use keyway_dataplane::{Delivery, TransferError};
 use keyway_meta::catalog::CopyFrom;
 use keyway_meta::{
     Bucket, CatalogError, ChecksumType, EtagPolicy, Object, ObjectChecksum, ObjectHeaders, Part,
-    VersionName,
+    StoredBy, VersionName,
 };
 use keyway_proto::checksum::Hasher;
 use keyway_proto::unit::PART_BYTES_MAX;
@@ -143,11 +143,11 @@ pub(super) async fn copy_object(
         let found = source.found(core).await?;
         conditions.check_copy(&found)?;
         let opened = source.opened(core, &found, customer.as_ref())?;
-        let (cover, chunks) =
-            Cover::of_copy(core, &bucket, &key, encrypted.clone(), &opened).await?;
+        let (cover, chunks) = Cover::of_copy(core, &bucket, &key, encrypted.clone(), &opened)?;
         let tenant = caller.account();
         let mut object = copied(core, tenant, &opened, kind, directives, &given).await?;
         object.headers.encryption.clone_from(&cover.encryption);
+        object.stored_by = caller.storing_in(&bucket);
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(object.etag.clone())),
             last_modified: Some(conditions::timestamp(object.modified)),
@@ -324,12 +324,14 @@ pub(super) async fn upload_part_copy(
     let found = source.found(core).await?;
     conditions.check_copy(&found)?;
     let range = source_range(&found, input.copy_source_range.as_deref())?;
-    core.catalog.part_has_room(&bucket, id, number, range.length()).await?;
+    let stored_by = caller.storing_in(&bucket);
+    core.catalog.part_has_room(&bucket, id, number, range.length(), stored_by.as_ref()).await?;
     let kind = upload.checksum.map(|(kind, _)| kind);
     let encryption = upload.headers.encryption.as_ref();
     let cover = Cover::of_part(core, &bucket, &key, encryption, customer.as_ref())?;
     let opened = source.opened(core, &found, of_source.as_ref())?;
-    let making = Making { policy: bucket.settings.etag, number, kind, key: cover.key.as_ref() };
+    let making =
+        Making { policy: bucket.settings.etag, number, kind, key: cover.key.as_ref(), stored_by };
     let part = copy_part(core, caller.account(), &opened, range, making).await?;
     let result = CopyPartResult {
         e_tag: Some(ETag::Strong(part.0.etag.clone())),
@@ -353,6 +355,7 @@ struct Making<'a> {
     number: u16,
     kind: Option<ChecksumKind>,
     key: Option<&'a DataKey>,
+    stored_by: Option<StoredBy>,
 }
 
 async fn copy_part(
@@ -360,7 +363,7 @@ async fn copy_part(
     tenant: TenantId,
     source: &Opened<'_>,
     range: ByteRange,
-    Making { policy, number, kind, key }: Making<'_>,
+    Making { policy, number, kind, key, stored_by }: Making<'_>,
 ) -> Result<(Part, store::Stored), Failure> {
     let digests = kind.into_iter().fold(etag::digests(policy), |set, kind| set.with(kind));
     let length = range.length();
@@ -373,6 +376,7 @@ async fn copy_part(
         checksums: part_checksums(&stored.digests),
         extents: stored.extents(),
         durability: stored.durability,
+        stored_by,
     };
     Ok((part, stored))
 }

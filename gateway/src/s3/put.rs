@@ -41,10 +41,11 @@ pub(super) async fn put_object(
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
     object_headers.lock = lock::applied(core, &bucket, object_headers.lock).await?;
-    let cover = Cover::fresh(core, &bucket, &key, encrypted).await?;
+    let cover = Cover::fresh(core, &bucket, &key, encrypted)?;
     object_headers.encryption.clone_from(&cover.encryption);
     let data_key = cover.key.as_ref();
-    core.catalog.has_room(&bucket, &key, announced).await?;
+    let stored_by = caller.storing_in(&bucket);
+    core.catalog.has_room(&bucket, &key, announced, stored_by.as_ref()).await?;
     let act = if form.is_some() { Act::Post } else { Act::Put };
     let reporter = notification::reporter(core, caller, &bucket, act).await?;
 
@@ -96,6 +97,7 @@ pub(super) async fn put_object(
         parts: Vec::new(),
         extents: stored.extents(),
         durability: stored.durability,
+        stored_by,
     };
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);

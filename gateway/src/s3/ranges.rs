@@ -105,6 +105,7 @@ mod tests {
     fn object(lengths: &[u64]) -> Object {
         Object {
             durability: keyway_proto::Durability::Disk,
+            stored_by: None,
             version: VersionId::new(0, [0; 10]),
             named: false,
             size: lengths.iter().sum(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyway_auth::{CredentialStore, KeyFile, KeyProvider, RootCredentials};
+use keyway_auth::{KeyFile, KeyProvider, RootCredentials};
 use keyway_dataplane::{
     EngineConfig, IpcConfig, LocalNode, NodeConfig, RdmaConfig, StoreConfig, TierConfig,
 };
@@ -59,15 +59,15 @@ pub(super) async fn accounts(
     Ok((accounts.map(Arc::new).map_err(ServeError::Accounts)?, key))
 }
 
-/// The catalog, which holds tenants to their quotas. A store from before there were any is read
+/// The catalog, which holds tenants and users to their quotas. A store from before there were any is read
 /// whole, once.
 pub(super) async fn catalog(
     store: Arc<dyn MetaStore>,
     accounts: &Arc<Accounts>,
 ) -> Result<Catalog, ServeError> {
     let accounts = Arc::clone(accounts);
-    let catalog = Catalog::new(store).bounded_by(move |tenant| {
-        let quota = accounts.terms(tenant).quota;
+    let catalog = Catalog::new(store).bounded_by(move |tenant, user| {
+        let quota = accounts.quota(tenant, user);
         Quota { bytes: quota.bytes, objects: quota.objects }
     });
     if let Some(tenants) = catalog.count_usage().await.map_err(ServeError::Usage)? {

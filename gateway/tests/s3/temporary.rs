@@ -2,7 +2,7 @@
 //! may do and how they are stolen is in `integration-tests/tests/tenants/roles.rs`.
 
 use keyway_auth::directory::{
-    AccessKey, Change, Key, KeyState, Limits, Role, RoleRecord, Standing, User, UserKind,
+    AccessKey, Change, Key, KeyState, Limits, Quota, Role, RoleRecord, Standing, User, UserKind,
 };
 use keyway_auth::sigv4::Signer;
 use keyway_auth::{AccessKeyId, SecretKey};
@@ -33,6 +33,7 @@ fn anna() -> User {
         tags: [].into(),
         sessions_valid_from: None,
         limits: Limits::default(),
+        quota: Quota::default(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Quotas: what a tenant may store.
+//! Quotas: what a tenant and its users may store.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,6 +86,83 @@ fn a_tenant_stores_no_more_than_it_may() -> Result<()> {
     stores(&world, 2500 * KIB, 4)
 }
 
+/// Goal: a user stores no more than it may, by no kind of write, with its keys or its sessions, while
+/// its tenant and others in it go on; and what is told of its usage is so.
+#[test]
+fn a_user_stores_no_more_than_it_may() -> Result<()> {
+    let mut world = World::start()?;
+    world.tenant("one")?;
+    let owner = world.key("one", None)?;
+    let everything = r#"{"Statement": {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}}"#;
+    world.put("tenants/one/policies/all", &json!({ "document": everything }))?;
+    for user in ["anna", "bert"] {
+        world.put(&format!("tenants/one/users/{user}"), &json!({ "policies": ["all"] }))?;
+    }
+    let admin = |world: &World, arguments: &[&str]| {
+        let user = ["user", "--tenant", "one"];
+        world.admin(&[user.as_slice(), arguments].concat())
+    };
+    let set = admin(&world, &["set", "anna", "--bytes", "1MiB", "--objects", "3"])?;
+    ensure!(set["quota"] == json!({ "bytes": 1 << 20, "objects": 3 }), "{set}");
+    let stores = |world: &World, user: &str, bytes: usize, objects: usize| {
+        let told = admin(world, &["show", user])?;
+        let expected = json!({ "bytes": bytes, "objects": objects });
+        ensure!(told["usage"] == expected, "{user}: {}", told["usage"]);
+        Ok(())
+    };
+    let (anna, bert) = (world.key("one", Some("anna"))?, world.key("one", Some("bert"))?);
+    let (mut tenants, mut annas) = (world.s3(&owner), world.s3(&anna));
+    let mut berts = world.s3(&bert);
+    expect(&tenants.create_bucket("data")?, 200)?;
+    let body = |kib: usize| vec![7; kib * KIB];
+    let over =
+        |answer: &keyway_integration_tests::wire::Response| refused(answer, 403, "QuotaExceeded");
+    expect(&annas.put("data", "a", &body(600))?, 200)?;
+    over(&annas.put("data", "b", &body(600))?)?;
+    expect(&berts.put("data", "b", &body(600))?, 200)?;
+    expect(&tenants.put("data", "c", &body(600))?, 200)?;
+    stores(&world, "anna", 600 * KIB, 1)?;
+    stores(&world, "bert", 600 * KIB, 1)?;
+    // What another one stored gives no room when it is replaced, and leaves that one's usage.
+    over(&annas.put("data", "b", &body(500))?)?;
+    expect(&annas.put("data", "b", &body(400))?, 200)?;
+    stores(&world, "anna", 1000 * KIB, 2)?;
+    stores(&world, "bert", 0, 0)?;
+    // A copy is its maker's, parts are those of who sent them, and an upload is who completes it.
+    let copy =
+        Request::object("PUT", "data", "d").header("x-amz-copy-source", copy_source("data", "a"));
+    over(&annas.send(copy.clone())?)?;
+    expect(&berts.send(copy)?, 200)?;
+    stores(&world, "bert", 600 * KIB, 1)?;
+    let upload = annas.create_upload("data", "m")?;
+    let part = |number: &str, kib| {
+        Request::object("PUT", "data", "m")
+            .query("partNumber", number)
+            .query("uploadId", &upload)
+            .body(body(kib))
+    };
+    over(&annas.send(part("1", 100))?)?;
+    let etag = berts.put_part("data", "m", &upload, 1, &body(100))?;
+    over(&annas.complete_upload("data", "m", &upload, &[(1, etag.clone())])?)?;
+    expect(&berts.complete_upload("data", "m", &upload, &[(1, etag)])?, 200)?;
+    stores(&world, "bert", 700 * KIB, 2)?;
+    // Whoever deletes it.
+    expect(&tenants.delete("data", "a")?, 204)?;
+    stores(&world, "anna", 400 * KIB, 1)?;
+    expect(&annas.put("data", "e", b"")?, 200)?;
+    expect(&annas.put("data", "f", b"")?, 200)?;
+    over(&annas.put("data", "g", b"")?)?;
+    drop((tenants, annas, berts));
+    world.server.kill();
+    world.server.restart()?;
+    stores(&world, "anna", 400 * KIB, 3)?;
+    stores(&world, "bert", 700 * KIB, 2)?;
+    // What a command does not name stays.
+    let set = admin(&world, &["set", "anna", "--objects", "none", "--sessions", "3"])?;
+    ensure!(set["quota"] == json!({ "bytes": 1 << 20, "objects": null }), "{set}");
+    expect(&world.s3(&anna).put("data", "g", b"")?, 200)
+}
+
 /// Goal: limits stand in files like all else, and what is changed by one command is kept by others.
 #[test]
 fn limits_stand_in_files() -> Result<()> {
@@ -96,7 +173,8 @@ fn limits_stand_in_files() -> Result<()> {
                 limits = { requests_per_second = 70, keys_in_flight = 2 }\n\
                 quota = { bytes = 5000 }\n\
                 [tenants.one.users.anna]\n\
-                limits = { sessions = 1 }\n";
+                limits = { sessions = 1 }\n\
+                quota = { objects = 9 }\n";
     std::fs::write(&file, text)?;
     let root = world.server.credentials();
     for _ in 0..2 {
@@ -125,6 +203,7 @@ fn limits_stand_in_files() -> Result<()> {
     let told = world.admin(&["user", "--tenant", "one", "show", "anna"])?;
     ensure!(told["limits"]["sessions"] == 1 && told["kind"] == "service", "{told}");
     ensure!(told["limits"]["bytes_per_second"] == 2 << 20, "{told}");
+    ensure!(told["quota"] == json!({ "bytes": null, "objects": 9 }), "{told}");
     Ok(())
 }
 

@@ -51,6 +51,7 @@ fn user(called: &str, groups: &[&str], policies: &[&str]) -> User {
         tags: [("team".to_owned(), "vision".to_owned())].into(),
         sessions_valid_from: None,
         limits: Limits::default(),
+        quota: Quota::default(),
     }
 }
 

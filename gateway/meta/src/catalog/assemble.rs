@@ -7,7 +7,9 @@ use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN};
 use keyway_proto::{Checksum, ChecksumKind, VersionId};
 
 use super::{CatalogError, NamedPart};
-use crate::record::{ChecksumType, Object, ObjectChecksum, Part, PartSummary, UnixMs, Upload};
+use crate::record::{
+    ChecksumType, Object, ObjectChecksum, Part, PartSummary, StoredBy, UnixMs, Upload,
+};
 
 /// The object that `named` makes of the upload's `parts`.
 pub(super) fn assemble(
@@ -16,7 +18,7 @@ pub(super) fn assemble(
     named: &[NamedPart],
     claimed: Option<Checksum>,
     version: VersionId,
-    now: UnixMs,
+    (now, by): (UnixMs, Option<StoredBy>),
 ) -> Result<Object, CatalogError> {
     let chosen = choose(parts, named)?;
     let size = total_size(&chosen)?;
@@ -54,6 +56,7 @@ pub(super) fn assemble(
             .collect(),
         extents: chosen.iter().flat_map(|part| part.extents.iter().copied()).collect(),
         durability: chosen.iter().map(|part| part.durability).min().unwrap_or_default(),
+        stored_by: by,
     })
 }
 

@@ -114,6 +114,21 @@ impl Catalog {
         self.change_bucket_with(tenant, name, Some((kind, document)), change).await
     }
 
+    /// Sets whether what is written without a word about it is encrypted. Writes that begin
+    /// afterwards are.
+    pub async fn set_encryption(
+        &self,
+        tenant: TenantId,
+        name: &BucketName,
+        encrypts: bool,
+    ) -> Result<(), CatalogError> {
+        self.change_bucket(tenant, name, |settings| {
+            settings.encrypts = encrypts;
+            Ok(())
+        })
+        .await
+    }
+
     async fn change_bucket(
         &self,
         tenant: TenantId,

@@ -13,7 +13,7 @@ use super::{
     ATTEMPTS_MAX, Catalog, CatalogError, NamedPart, PAGE_MAX, WriteCondition, require_bucket,
 };
 use crate::key::{self, Owner};
-use crate::record::{Object, Retention, UnixMs};
+use crate::record::{Object, Retention, StoredBy, UnixMs};
 use crate::row::{self, Completion};
 use crate::store::{Batch, MetaError};
 
@@ -32,6 +32,8 @@ pub struct Completing<'a> {
     pub retention: Option<Retention>,
     /// The time.
     pub now: UnixMs,
+    /// Whose the object is from then on, as [`Object::stored_by`], whoever stored the parts.
+    pub stored_by: Option<StoredBy>,
 }
 
 impl Catalog {
@@ -40,7 +42,8 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError::InvalidPart`] with number 0 when no part is named,
-    /// [`CatalogError::NotDurable`].
+    /// [`CatalogError::NotDurable`]; [`CatalogError::QuotaExceeded`] of a user who has no room for
+    /// parts that another one stored.
     pub async fn complete_upload<'a>(
         &self,
         site: impl Into<Site<'a>>,
@@ -50,7 +53,8 @@ impl Catalog {
     ) -> Result<Object, CatalogError> {
         let site = site.into();
         let bucket = site.bucket;
-        let Completing { parts, checksum, condition, durability, retention, now } = completing;
+        let Completing { parts, checksum, condition, durability, retention, now, stored_by } =
+            completing;
         let at = Place::new(bucket.id, key);
         let mut versioning = bucket.settings.versioning;
         let upload_key = key::upload(bucket.id, key, id);
@@ -67,7 +71,8 @@ impl Catalog {
             batch.expect(upload_key.clone(), Some(upload_row));
             batch.delete(upload_key.clone());
             let stored = self.take_parts(&mut batch, id).await?;
-            let mut object = assemble(upload, &stored, parts, checksum, proposed, now)?;
+            let mut object =
+                assemble(upload, &stored, parts, checksum, proposed, (now, stored_by.clone()))?;
             let lock = &mut object.headers.lock;
             lock.retention = lock.retention.or(retention);
             if object.durability < durability {
@@ -90,8 +95,8 @@ impl Catalog {
             let completion = Completion { version: object.version, parts_digest };
             batch.put(key::completed(id), row::encode_completion(&completion));
             batch.put(key::completed_at(now.0, id), Bytes::new());
-            // Its parts are counted: it takes no more than they do.
-            if self.committed_for(Payer::Anyway(bucket.tenant), batch).await? {
+            // Its parts are counted: it takes no more than they do, but for somebody else's.
+            if self.committed_for(Payer::UserWithin(bucket.tenant), batch).await? {
                 return Ok(object);
             }
             versioning = self.versioning(bucket.id).await?;

@@ -1,8 +1,8 @@
 //! What the catalog is asked and answers.
 
-use keyway_proto::{Checksum, ChecksumKind, ObjectKey, UploadId, VersionId};
+use keyway_proto::{Checksum, ChecksumKind, ObjectKey, TenantId, UploadId, VersionId};
 
-use crate::record::{ChecksumType, DeleteMarker, Part, UnixMs, Upload, VersionName};
+use crate::record::{ChecksumType, DeleteMarker, Part, StoredBy, UnixMs, Upload, VersionName};
 use crate::store::MetaError;
 
 /// Why the catalog refused: each maps to one S3 code.
@@ -73,7 +73,16 @@ pub enum CatalogError {
     Store(#[from] MetaError),
 }
 
-/// What a tenant stores, or more of it.
+/// Whose usage: a tenant's, or that of one of its users.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The user; none for all that is in the tenant's buckets.
+    pub user: Option<StoredBy>,
+}
+
+/// What somebody stores, or more of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of objects, of their other versions, and of parts.
@@ -82,7 +91,7 @@ pub struct Usage {
     pub objects: u64,
 }
 
-/// What a tenant may store.
+/// What somebody may store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes, if they are bounded.

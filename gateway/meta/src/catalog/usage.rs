@@ -1,16 +1,19 @@
-//! What tenants store: counted in the commit that changes it, and bounded there.
+//! What tenants and their users store: counted in the commit that changes it, and bounded there.
 //!
 //! Each object, each of its other versions and each part of an upload in progress has one row, and
 //! every commit that writes or removes such a row requires it as it was. So what a commit adds and
 //! what it takes away is in the commit; the tenant's row is moved by that much when it is
-//! applied, by the one writer that there is. Copies count for themselves, though they share chunks.
-//! Delete markers count as objects of no bytes.
+//! applied, by the one writer that there is, and so is the row of the user whose name the other
+//! bears. Copies count for themselves, though they share chunks. Delete markers count as objects of
+//! no bytes, and for no user.
 //!
-//! A commit that makes a tenant's bytes or objects more is refused where they would pass its quota;
-//! one that makes them fewer, or deletes, or completes what is counted by its parts, never is. A
-//! tenant that has more than a quota that came later keeps it.
+//! A commit that makes somebody's bytes or objects more is refused where they would pass the quota;
+//! one that makes them fewer, or deletes, never is. What completes an upload is counted for the
+//! tenant by its parts and is never refused for it; of a user it is asked whether there is room for
+//! parts that another one stored. Whoever has more than a quota that came later keeps it.
 //!
-//! Cost: of a commit, the sizes in its rows, one tree operation more; one more row in reach of it.
+//! Cost: of a commit, the sizes in its rows, one tree operation more, two for a user; as many more
+//! rows in reach of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,14 +23,14 @@ use keyway_proto::unit::PART_NUMBER_MAX;
 use keyway_proto::{BucketId, ObjectKey, TenantId, UploadId};
 use parking_lot::RwLock;
 
-use super::{Catalog, CatalogError, PAGE_MAX, Pending, PendingOf, Quota, Usage};
+use super::{Catalog, CatalogError, Holder, PAGE_MAX, Pending, PendingOf, Quota, Usage};
 use crate::key::{self, Range, Space};
-use crate::record::{Bucket, Versioning};
+use crate::record::{Bucket, StoredBy, Versioning};
 use crate::row;
 use crate::store::{Batch, MetaError, Tally};
 
-/// Who tells quotas.
-type Tell = Arc<dyn Fn(TenantId) -> Quota + Send + Sync>;
+/// Who tells quotas, of a tenant and of its users.
+type Tell = Arc<dyn Fn(TenantId, Option<&str>) -> Quota + Send + Sync>;
 
 /// What tenants may store, and whose buckets are.
 #[derive(Default)]
@@ -38,17 +41,19 @@ pub(super) struct Quotas {
 }
 
 impl Quotas {
-    fn of(&self, tenant: TenantId) -> Quota {
-        self.tell.as_ref().map_or_else(Quota::default, |tell| tell(tenant))
+    fn of(&self, tenant: TenantId, user: Option<&str>) -> Quota {
+        self.tell.as_ref().map_or_else(Quota::default, |tell| tell(tenant, user))
     }
 }
 
-/// Who is counted, and whether within its quota.
+/// Whose a bucket is that is written to, and who is held to quotas.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payer {
-    /// Refused beyond its quota.
+    /// The tenant and the user.
     Within(TenantId),
-    /// Never refused.
+    /// The user alone.
+    UserWithin(TenantId),
+    /// Nobody.
     Anyway(TenantId),
 }
 
@@ -75,17 +80,20 @@ impl Usage {
 }
 
 impl Catalog {
-    /// The same, with tenants held to the quotas that `tell` tells. It is asked with every write, and
-    /// must not wait.
+    /// The same, with tenants, and users of theirs, held to the quotas that `tell` tells. It is asked
+    /// with every write, and must not wait.
     #[must_use]
-    pub fn bounded_by(self, tell: impl Fn(TenantId) -> Quota + Send + Sync + 'static) -> Self {
+    pub fn bounded_by(
+        self,
+        tell: impl Fn(TenantId, Option<&str>) -> Quota + Send + Sync + 'static,
+    ) -> Self {
         let quotas = Quotas { tell: Some(Arc::new(tell)), ..self.quotas };
         Self { quotas, ..self }
     }
 
-    /// What the tenant stores.
-    pub async fn usage(&self, tenant: TenantId) -> Result<Usage, CatalogError> {
-        let row = self.store.get(&key::usage(tenant)).await?;
+    /// What the tenant stores, or what one of its users does.
+    pub async fn usage(&self, tenant: TenantId, user: Option<&str>) -> Result<Usage, CatalogError> {
+        let row = self.store.get(&tally_key(tenant, user)).await?;
         let [bytes, objects] = row.as_deref().map_or(Ok([0, 0]), Tally::decode)?;
         Ok(Usage { bytes, objects })
     }
@@ -100,6 +108,7 @@ impl Catalog {
         bucket: &Bucket,
         key: &ObjectKey,
         bytes: u64,
+        stored_by: Option<&StoredBy>,
     ) -> Result<(), CatalogError> {
         let replaced = match bucket.settings.versioning {
             Versioning::Enabled => None,
@@ -107,7 +116,7 @@ impl Catalog {
             Versioning::Suspended => return Ok(()),
             Versioning::Unversioned => Some(key::object(bucket.id, key)),
         };
-        self.room(bucket.tenant, bytes, replaced).await
+        self.room(bucket.tenant, stored_by, bytes, replaced).await
     }
 
     /// The same for a part.
@@ -120,31 +129,49 @@ impl Catalog {
         upload: UploadId,
         number: u16,
         bytes: u64,
+        stored_by: Option<&StoredBy>,
     ) -> Result<(), CatalogError> {
-        self.room(bucket.tenant, bytes, Some(key::part(upload, number))).await
+        self.room(bucket.tenant, stored_by, bytes, Some(key::part(upload, number))).await
     }
 
     async fn room(
         &self,
         tenant: TenantId,
+        stored_by: Option<&StoredBy>,
         bytes: u64,
         replaced: Option<Bytes>,
     ) -> Result<(), CatalogError> {
-        let quota = self.quotas.of(tenant);
+        self.room_of(tenant, None, bytes, replaced.as_ref()).await?;
+        match stored_by {
+            Some(user) => self.room_of(tenant, Some(user), bytes, replaced.as_ref()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn room_of(
+        &self,
+        tenant: TenantId,
+        user: Option<&str>,
+        bytes: u64,
+        replaced: Option<&Bytes>,
+    ) -> Result<(), CatalogError> {
+        let quota = self.quotas.of(tenant, user);
         if quota == Quota::default() {
             return Ok(());
         }
         let more = Usage { bytes, objects: 1 };
-        let usage = self.usage(tenant).await?;
+        let usage = self.usage(tenant, user).await?;
         if quota.allows(usage.plus(more), more) {
             return Ok(());
         }
         // What is replaced gives back what it has.
         let Some(row_key) = replaced else { return Err(CatalogError::QuotaExceeded) };
-        let Some(row) = self.store.get(&row_key).await? else {
+        let Some(row) = self.store.get(row_key).await? else {
             return Err(CatalogError::QuotaExceeded);
         };
-        let gone = counted(&row_key, &row)?.unwrap_or_default();
+        let gone = Count::of(row_key, Some(&row))?;
+        let is_its_own = user.is_none_or(|user| gone.stored_by == user);
+        let gone = if is_its_own { gone.usage } else { Usage::default() };
         let left = usage.minus(gone).plus(more);
         let grown = more.minus(gone);
         if quota.allows(left, grown) { Ok(()) } else { Err(CatalogError::QuotaExceeded) }
@@ -159,14 +186,23 @@ impl Catalog {
         payer: Payer,
         mut batch: Batch,
     ) -> Result<bool, CatalogError> {
-        let (tenant, quota) = match payer {
-            Payer::Within(tenant) => (tenant, self.quotas.of(tenant)),
-            Payer::Anyway(tenant) => (tenant, Quota::default()),
+        let (tenant, is_held, user_is_held) = match payer {
+            Payer::Within(tenant) => (tenant, true, true),
+            Payer::UserWithin(tenant) => (tenant, false, true),
+            Payer::Anyway(tenant) => (tenant, false, false),
         };
-        let add = change(&batch)?;
-        if add != [0, 0] {
+        let Change { all, of_users } = Change::of(&batch)?;
+        let mut count = |user: Option<&str>, add: [i64; 2], is_held: bool| {
+            if add == [0, 0] {
+                return;
+            }
+            let quota = if is_held { self.quotas.of(tenant, user) } else { Quota::default() };
             let at_most = [quota.bytes, quota.objects].map(|most| most.unwrap_or(u64::MAX));
-            batch.tallies.push(Tally { key: key::usage(tenant), add, at_most });
+            batch.tallies.push(Tally { key: tally_key(tenant, user), add, at_most });
+        };
+        count(None, all, is_held);
+        for (user, add) in of_users {
+            count(Some(&user), add, user_is_held);
         }
         self.committed(batch).await
     }
@@ -180,57 +216,72 @@ impl Catalog {
         }
         let mut batch = Batch { frees_space: true, ..Batch::default() };
         let counted = self.scanned_usage().await?;
-        let tenants = counted.len();
-        for (tenant, usage) in counted {
-            batch.put(key::usage(tenant), Tally::encode([usage.bytes, usage.objects]));
+        let tenants = counted.keys().filter(|holder| holder.user.is_none()).count();
+        for (Holder { tenant, user }, usage) in counted {
+            let tally = Tally::encode([usage.bytes, usage.objects]);
+            batch.put(tally_key(tenant, user.as_deref()), tally);
         }
         batch.put(key::usage_counted(), row::mark());
         self.store.commit(batch).await?;
         Ok(Some(tenants))
     }
 
-    /// What tenants store, as their rows have it: all of them are read.
-    pub async fn scanned_usage(&self) -> Result<BTreeMap<TenantId, Usage>, CatalogError> {
+    /// What tenants and their users store, as the rows have it: all of them are read.
+    pub async fn scanned_usage(&self) -> Result<BTreeMap<Holder, Usage>, CatalogError> {
         let mut all = BTreeMap::new();
         let mut last: Option<Bucket> = None;
         loop {
             let page = self.every_bucket(last.as_ref(), PAGE_MAX).await?;
             for bucket in &page {
-                let usage = self.scanned_bucket(bucket.id).await?;
-                let of_tenant: &mut Usage = all.entry(bucket.tenant).or_default();
-                *of_tenant = of_tenant.plus(usage);
+                self.scan_bucket(bucket, &mut all).await?;
             }
             last = page.last().cloned();
             if last.is_none() {
-                all.retain(|_, usage| *usage != Usage::default());
                 return Ok(all);
             }
         }
     }
 
-    async fn scanned_bucket(&self, bucket: BucketId) -> Result<Usage, CatalogError> {
-        let mut usage = self.scanned(Space::objects(bucket).all()).await?;
-        usage = usage.plus(self.scanned(Space::versions(bucket).all()).await?);
-        let (mut start, end) = Space::uploads(bucket).all();
+    async fn scan_bucket(
+        &self,
+        bucket: &Bucket,
+        all: &mut BTreeMap<Holder, Usage>,
+    ) -> Result<(), CatalogError> {
+        let tenant = bucket.tenant;
+        self.scan(tenant, Space::objects(bucket.id).all(), all).await?;
+        self.scan(tenant, Space::versions(bucket.id).all(), all).await?;
+        let (mut start, end) = Space::uploads(bucket.id).all();
         loop {
             let page = self.store.scan(&start, &end, PAGE_MAX).await?;
-            let Some((last, _)) = page.last() else { return Ok(usage) };
+            let Some((last, _)) = page.last() else { return Ok(()) };
             start = key::next(last);
             for (row_key, _) in &page {
                 let (_, id) = key::parse_upload(row_key).ok_or(MetaError::Damaged("upload key"))?;
-                usage = usage.plus(self.scanned(key::parts(id, 0, PART_NUMBER_MAX)).await?);
+                self.scan(tenant, key::parts(id, 0, PART_NUMBER_MAX), all).await?;
             }
         }
     }
 
-    async fn scanned(&self, (mut start, end): Range) -> Result<Usage, CatalogError> {
-        let mut usage = Usage::default();
+    async fn scan(
+        &self,
+        tenant: TenantId,
+        (mut start, end): Range,
+        all: &mut BTreeMap<Holder, Usage>,
+    ) -> Result<(), CatalogError> {
         loop {
             let page = self.store.scan(&start, &end, PAGE_MAX).await?;
-            let Some((last, _)) = page.last() else { return Ok(usage) };
+            let Some((last, _)) = page.last() else { return Ok(()) };
             start = key::next(last);
             for (row_key, row) in &page {
-                usage = usage.plus(counted(row_key, row)?.unwrap_or_default());
+                let Count { usage, stored_by } = Count::of(row_key, Some(row))?;
+                let mut add = |user: Option<StoredBy>| {
+                    let of_holder = all.entry(Holder { tenant, user }).or_default();
+                    *of_holder = of_holder.plus(usage);
+                };
+                add(None);
+                if !stored_by.is_empty() {
+                    add(Some(stored_by.into()));
+                }
             }
         }
     }
@@ -282,43 +333,81 @@ impl Catalog {
     }
 }
 
-/// What a row counts as; none for one that does not.
-fn counted(row_key: &[u8], row: &Bytes) -> Result<Option<Usage>, MetaError> {
-    let Some(kind) = key::counted(row_key) else { return Ok(None) };
-    Ok(Some(Usage { bytes: row::bytes_of(row, kind)?, objects: 1 }))
+/// Where a tally stands.
+fn tally_key(tenant: TenantId, user: Option<&str>) -> Bytes {
+    user.map_or_else(|| key::usage(tenant), |user| key::usage_of(tenant, user))
+}
+
+/// What a row counts as, and for which user; nobody's name is empty.
+#[derive(Default)]
+struct Count {
+    usage: Usage,
+    stored_by: String,
+}
+
+impl Count {
+    /// Nothing where there is no row, or one that does not count.
+    fn of(row_key: &[u8], row: Option<&Bytes>) -> Result<Self, MetaError> {
+        let (Some(kind), Some(row)) = (key::counted(row_key), row) else {
+            return Ok(Self::default());
+        };
+        let (bytes, stored_by) = row::size_of(row, kind)?;
+        Ok(Self { usage: Usage { bytes, objects: 1 }, stored_by })
+    }
 }
 
 /// What a batch stores more or less: bytes and objects.
-fn change(batch: &Batch) -> Result<[i64; 2], MetaError> {
-    let usage = |row_key: &Bytes, row: Option<&Bytes>| {
-        let counted = row.map(|row| counted(row_key, row)).transpose()?.flatten();
-        let Usage { bytes, objects } = counted.unwrap_or_default();
-        Ok::<_, MetaError>([signed(bytes), signed(objects)])
-    };
-    let mut standing: HashMap<&Bytes, [i64; 2]> = HashMap::new();
-    for (row_key, row) in &batch.expect {
-        if key::counted(row_key).is_some() {
-            standing.insert(row_key, usage(row_key, row.as_ref())?);
-        }
-    }
-    let mut add = [0_i64; 2];
-    for (row_key, row) in &batch.writes {
-        if key::counted(row_key).is_none() {
-            continue;
-        }
-        let after = usage(row_key, row.as_ref())?;
-        // What is not required is new: ids of versions are never used twice.
-        let before = standing.insert(row_key, after).unwrap_or_default();
-        for ((add, after), before) in add.iter_mut().zip(after).zip(before) {
-            *add = add.saturating_add(after.saturating_sub(before));
-        }
-    }
-    Ok(add)
+#[derive(Default)]
+struct Change {
+    all: [i64; 2],
+    /// By name; most batches name one.
+    of_users: Vec<(String, [i64; 2])>,
 }
 
-/// Whether a batch leaves what is stored as much as it is.
+impl Change {
+    fn of(batch: &Batch) -> Result<Self, MetaError> {
+        let mut standing: HashMap<&Bytes, Count> = HashMap::new();
+        for (row_key, row) in &batch.expect {
+            if key::counted(row_key).is_some() {
+                standing.insert(row_key, Count::of(row_key, row.as_ref())?);
+            }
+        }
+        let mut change = Self::default();
+        for (row_key, row) in &batch.writes {
+            if key::counted(row_key).is_none() {
+                continue;
+            }
+            let after = Count::of(row_key, row.as_ref())?;
+            change.count(&after, 1);
+            // What is not required is new: ids of versions are never used twice.
+            if let Some(before) = standing.insert(row_key, after) {
+                change.count(&before, -1);
+            }
+        }
+        Ok(change)
+    }
+
+    fn count(&mut self, Count { usage, stored_by }: &Count, sign: i64) {
+        let by = [usage.bytes, usage.objects].map(|number| signed(number).saturating_mul(sign));
+        let add = |to: &mut [i64; 2]| {
+            to.iter_mut().zip(by).for_each(|(to, by)| *to = to.saturating_add(by));
+        };
+        add(&mut self.all);
+        if stored_by.is_empty() {
+            return;
+        }
+        match self.of_users.iter_mut().find(|(user, _)| user == stored_by) {
+            Some((_, of_user)) => add(of_user),
+            None => self.of_users.push((stored_by.clone(), by)),
+        }
+    }
+}
+
+/// Whether a batch leaves what is stored, and by whom, as it is.
 pub(super) fn leaves_it(batch: &Batch) -> bool {
-    change(batch).is_ok_and(|add| add == [0, 0])
+    Change::of(batch).is_ok_and(|Change { all, of_users }| {
+        all == [0, 0] && of_users.iter().all(|(_, of_user)| *of_user == [0, 0])
+    })
 }
 
 fn signed(number: u64) -> i64 {

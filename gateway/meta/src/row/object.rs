@@ -13,7 +13,7 @@ use crate::catalog::ObjectSummary;
 use crate::key::Owner;
 use crate::record::{
     ChecksumType, DeleteMarker, Encryption, KeyHolder, Object, ObjectChecksum, ObjectHeaders,
-    ObjectLock, Retention, RetentionMode, UnixMs, VersionName,
+    ObjectLock, Retention, RetentionMode, StoredBy, UnixMs, VersionName,
 };
 use crate::store::MetaError;
 
@@ -58,6 +58,9 @@ struct ObjectRow {
     /// are all that it has.
     #[prost(bool, tag = "14")]
     delete_marker: bool,
+    /// Empty for nobody.
+    #[prost(string, tag = "15")]
+    stored_by: String,
 }
 
 /// The fields of [`ObjectRow`] that a listing tells.
@@ -206,6 +209,7 @@ pub(crate) fn encode_object(object: Object, owner: Owner) -> Bytes {
         in_memory: object.durability == Durability::Memory,
         named: object.named,
         delete_marker: false,
+        stored_by: name_row(object.stored_by),
     })
 }
 
@@ -233,6 +237,7 @@ pub(crate) fn decode_object(row: &Bytes) -> Result<StoredObject, MetaError> {
         parts: unpack_parts(&row.parts)?,
         extents: unpack_extents(&row.extents)?,
         durability: durability(row.in_memory),
+        stored_by: name_record(&row.stored_by),
     };
     Ok(StoredObject { object, owner })
 }
@@ -316,6 +321,14 @@ pub(super) fn headers_record(
         },
         encryption: holder.map(|holder| Encryption { holder, sealed_key }),
     })
+}
+
+pub(super) fn name_row(name: Option<StoredBy>) -> String {
+    name.as_deref().unwrap_or_default().to_owned()
+}
+
+pub(super) fn name_record(name: &str) -> Option<StoredBy> {
+    (!name.is_empty()).then(|| name.into())
 }
 
 pub(super) fn durability(in_memory: bool) -> Durability {

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use keyway_proto::{Durability, ObjectKey, UploadId, VersionId};
 use prost::Message;
 
-use super::object::{HeadersRow, durability, headers_record, headers_row, id};
+use super::object::{
+    HeadersRow, durability, headers_record, headers_row, id, name_record, name_row,
+};
 use super::packed::{
     kind_number, kind_numbered, pack_checksums, pack_extents, unpack_checksums, unpack_extents,
 };
@@ -41,6 +43,9 @@ struct PartRow {
     extents: Bytes,
     #[prost(bool, tag = "6")]
     in_memory: bool,
+    /// Empty for nobody.
+    #[prost(string, tag = "7")]
+    stored_by: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -101,6 +106,7 @@ pub(crate) fn encode_part(part: Part) -> Bytes {
         checksums: pack_checksums(&part.checksums),
         extents: pack_extents(&part.extents),
         in_memory: part.durability == Durability::Memory,
+        stored_by: name_row(part.stored_by),
     })
 }
 
@@ -116,6 +122,7 @@ pub(crate) fn decode_part(key: &[u8], row: &Bytes) -> Result<Part, MetaError> {
         checksums: unpack_checksums(&row.checksums)?,
         extents: unpack_extents(&row.extents)?,
         durability: durability(row.in_memory),
+        stored_by: name_record(&row.stored_by),
     })
 }
 

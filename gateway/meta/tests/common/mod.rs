@@ -98,6 +98,7 @@ pub(crate) fn object(chunks: usize) -> Object {
         parts: Vec::new(),
         extents: (0..chunks).map(|_| extent()).collect(),
         durability: Durability::Disk,
+        stored_by: None,
     }
 }
 

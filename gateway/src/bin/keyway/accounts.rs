@@ -11,7 +11,7 @@ use keyway_client::{Administer, Client, ClientError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use crate::bounds::{Bound, LimitArgs, Verify, bound, bounded, verify};
+use crate::bounds::{LimitArgs, QuotaArgs, Verify, bounded, verify};
 use crate::client::{Connection, block_on};
 
 /// Tenants.
@@ -40,12 +40,8 @@ enum TenantCommand {
         tenant: String,
         #[command(flatten)]
         limits: LimitArgs,
-        /// Bytes that it may store, as a number such as 500GiB, or `none`.
-        #[arg(long, value_name = "BYTES", value_parser = bound)]
-        bytes: Option<Bound>,
-        /// Objects that it may store, versions and parts among them, or `none`.
-        #[arg(long, value_name = "NUMBER", value_parser = bound)]
-        objects: Option<Bound>,
+        #[command(flatten)]
+        quota: QuotaArgs,
         /// When what is read of its buckets is compared with its checksums, where a bucket did not
         /// say: `before-delivery`, `inline` or `client`; or `none`, as the server has it.
         #[arg(long, value_name = "WHEN", value_parser = verify)]
@@ -91,11 +87,14 @@ enum UserCommand {
         #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = pair)]
         tags: Vec<(String, String)>,
     },
-    /// Bounds what a user may take, within what the tenant may. What is not said stays as it is.
+    /// Bounds what a user may take and store, within what the tenant may. What is not said stays as
+    /// it is.
     Set {
         user: String,
         #[command(flatten)]
         limits: LimitArgs,
+        #[command(flatten)]
+        quota: QuotaArgs,
     },
     /// Refuses all keys of a user from now on, and ends their sessions.
     Suspend { user: String },
@@ -256,7 +255,7 @@ impl Admin {
 /// The fields of each kind that are sent, of those that are told.
 const TENANT: [&str; 7] =
     ["name", "state", "public_access_block", "limits", "quota", "verify", "weight"];
-const USER: [&str; 6] = ["kind", "state", "groups", "policies", "tags", "limits"];
+const USER: [&str; 7] = ["kind", "state", "groups", "policies", "tags", "limits", "quota"];
 const KEY: [&str; 5] = ["user", "state", "expires", "policy", "description"];
 /// A time that lies ahead on every clock, which the server takes for its own now.
 pub(crate) const AHEAD: &str = "9999-01-01T00:00:00Z";
@@ -289,12 +288,11 @@ impl Tenants {
                 TenantCommand::Create { tenant } => {
                     return show(&admin.make(&path(tenant), &TENANT, json!({})).await?);
                 }
-                TenantCommand::Set { tenant, limits, bytes, objects, verify, weight } => {
+                TenantCommand::Set { tenant, limits, quota, verify, weight } => {
                     let known = admin.get(&path(tenant)).await?;
-                    let stored = [("bytes", *bytes), ("objects", *objects)];
                     let mut fields = json!({
                         "limits": bounded(&known, "limits", &limits.fields()),
-                        "quota": bounded(&known, "quota", &stored),
+                        "quota": bounded(&known, "quota", &quota.fields()),
                     });
                     if let Some(Verify(verify)) = verify {
                         fields["verify"] = json!(verify);
@@ -334,9 +332,12 @@ impl Users {
                     });
                     show(&admin.make(&path(user), &USER, document).await?)
                 }
-                UserCommand::Set { user, limits } => {
+                UserCommand::Set { user, limits, quota } => {
                     let known = admin.get(&path(user)).await?;
-                    let fields = json!({ "limits": bounded(&known, "limits", &limits.fields()) });
+                    let fields = json!({
+                        "limits": bounded(&known, "limits", &limits.fields()),
+                        "quota": bounded(&known, "quota", &quota.fields()),
+                    });
                     show(&admin.merge(known, &path(user), &USER, fields).await?)
                 }
                 UserCommand::Suspend { user } => {

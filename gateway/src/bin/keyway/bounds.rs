@@ -32,12 +32,30 @@ impl LimitArgs {
     }
 }
 
+/// What somebody may store.
+#[derive(clap::Args)]
+pub(crate) struct QuotaArgs {
+    /// Bytes to store, as a number such as 500GiB, or `none`.
+    #[arg(long, value_name = "BYTES", value_parser = bound)]
+    bytes: Option<Bound>,
+    /// Objects to store, versions and parts among them, or `none`.
+    #[arg(long, value_name = "NUMBER", value_parser = bound)]
+    objects: Option<Bound>,
+}
+
+impl QuotaArgs {
+    /// The fields of the documents, and what is said of each.
+    pub(crate) fn fields(&self) -> [(&'static str, Option<Bound>); 2] {
+        [("bytes", self.bytes), ("objects", self.objects)]
+    }
+}
+
 /// A bound, or none.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound(Option<u64>);
 
 /// `none`, or a number such as `500` or `500GiB`.
-pub(crate) fn bound(text: &str) -> Result<Bound, String> {
+fn bound(text: &str) -> Result<Bound, String> {
     if text == "none" {
         return Ok(Bound(None));
     }

@@ -174,6 +174,7 @@ impl Administration {
                         now,
                     ),
                     limits,
+                    quota: settings.quota.into(),
                 };
                 told = Some((status(known.is_none()), UserDocument::from(&user)));
                 let same = known.is_some_and(|known| **known == user);

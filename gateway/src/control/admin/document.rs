@@ -52,11 +52,11 @@ pub struct Limits {
     pub keys_in_flight: Option<u64>,
 }
 
-/// What a tenant may store at most; of what is left out there is no bound.
+/// What somebody may store at most; of what is left out there is no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
-    /// Bytes of all versions of its objects, and of the parts of uploads in progress.
+    /// Bytes of all versions of objects, and of the parts of uploads in progress.
     pub bytes: Option<u64>,
     /// Objects, all versions of them, and parts.
     pub objects: Option<u64>,
@@ -74,10 +74,10 @@ pub enum Verify {
     Client,
 }
 
-/// What a tenant stores.
+/// What somebody stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Bytes of all versions of its objects, and of the parts of uploads in progress.
+    /// Bytes of all versions of objects, and of the parts of uploads in progress.
     pub bytes: u64,
     /// Objects, all versions of them, and parts.
     pub objects: u64,
@@ -166,6 +166,8 @@ pub struct UserSettings {
     pub sessions_valid_from: Option<Timestamp>,
     /// What its keys may take together, within what the tenant may.
     pub limits: Limits,
+    /// What it may store in the tenant's buckets, within what the tenant may.
+    pub quota: Quota,
 }
 
 /// A user.
@@ -183,6 +185,9 @@ pub struct UserDocument {
     /// The rest, as it is sent.
     #[serde(flatten)]
     pub settings: UserSettings,
+    /// What it stores in the tenant's buckets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usage: Option<Usage>,
 }
 
 /// What is sent of a role.

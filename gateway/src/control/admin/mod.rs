@@ -100,8 +100,7 @@ impl Administration {
                     Some(tenant) => TenantDocument::from(&**tenant),
                     None => TenantDocument::root(),
                 };
-                let usage = self.catalog.usage(number).await?;
-                document.usage = Some(Usage { bytes: usage.bytes, objects: usage.objects });
+                document.usage = Some(self.usage(number, None).await?);
                 ok(&document)
             }
             Target::Users(tenant) => {
@@ -109,8 +108,12 @@ impl Administration {
                 ok(&Users { users: users.map(|user| (&**user).into()).collect() })
             }
             Target::User(tenant, name) => {
-                let user = directory.user(find(tenant)?, name);
-                ok(&UserDocument::from(&**user.ok_or_else(|| no_such(Kind::User, name))?))
+                let number = find(tenant)?;
+                let user = directory.user(number, name);
+                let user = user.ok_or_else(|| no_such(Kind::User, name))?;
+                let mut document = UserDocument::from(&**user);
+                document.usage = Some(self.usage(number, Some(name.as_str())).await?);
+                ok(&document)
             }
             Target::Roles(tenant) => {
                 let roles = directory.roles(find(tenant)?);
@@ -167,6 +170,11 @@ impl Administration {
                 ok(&KeyDocument::of(&key.record, self.accounts.last_used(id)))
             }
         }
+    }
+
+    async fn usage(&self, tenant: TenantId, user: Option<&str>) -> Result<Usage, AdminError> {
+        let usage = self.catalog.usage(tenant, user).await?;
+        Ok(Usage { bytes: usage.bytes, objects: usage.objects })
     }
 }
 

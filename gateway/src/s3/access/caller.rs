@@ -9,7 +9,7 @@ use keyway_auth::policy::{
     evaluate, may_assume,
 };
 use keyway_auth::{Identity, Principal, policy};
-use keyway_meta::{Bucket, CatalogError};
+use keyway_meta::{Bucket, CatalogError, StoredBy};
 use keyway_proto::{BucketName, SessionOwner, TenantId};
 
 use super::request::Request;
@@ -99,6 +99,13 @@ impl Caller {
     /// The tenant in whose bounds the work counts: the caller's own, and the owner's for nobody.
     pub(in crate::s3) fn account(&self) -> TenantId {
         self.own_tenant().unwrap_or(self.tenant)
+    }
+
+    /// Who stores what it writes there, for usage to be counted: a user of the bucket's owner.
+    pub(in crate::s3) fn storing_in(&self, bucket: &Bucket) -> Option<StoredBy> {
+        let principal = self.principal.as_ref()?;
+        let is_own = principal.tenant == bucket.tenant && principal.identity.caller.is_user();
+        is_own.then(|| Arc::clone(&principal.user))
     }
 
     /// Who it is, in the audit log: the ARN.

@@ -1,41 +1,23 @@
 //! What a bucket's objects are encrypted with where their requests ask for nothing.
 
-use keyway_meta::{Bucket, ConfigurationKind};
+use keyway_meta::Bucket;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
-use serde::{Deserialize, Serialize};
 
 use super::ALGORITHM;
 use super::asked::{Asked, no_key_service};
-use crate::configuration;
 use crate::s3::access::caller;
 use crate::s3::errors::Failure;
 use crate::s3::{Core, resolve};
 
-/// A bucket's document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum BucketDefault {
-    /// The service holds the keys.
-    Service,
+/// What holds for the bucket: its own choice, or the operator's.
+pub(super) fn of(core: &Core, bucket: &Bucket) -> Asked {
+    if encrypts(core, bucket) { Asked::Service } else { Asked::Nothing }
 }
 
-/// What holds for the bucket: its own choice, else the operator's.
-///
-/// # Errors
-/// The catalog's.
-pub(super) async fn of(core: &Core, bucket: &Bucket) -> Result<Asked, Failure> {
-    if core.encrypts_by_default {
-        return Ok(Asked::Service);
-    }
-    Ok(match of_bucket(core, bucket).await? {
-        Some(BucketDefault::Service) => Asked::Service,
-        None => Asked::Nothing,
-    })
-}
-
-async fn of_bucket(core: &Core, bucket: &Bucket) -> Result<Option<BucketDefault>, Failure> {
-    Ok(configuration::get(&core.catalog, bucket, ConfigurationKind::Encryption).await?)
+/// Whether the service encrypts what comes without a word about it.
+fn encrypts(core: &Core, bucket: &Bucket) -> bool {
+    core.encrypts_by_default || bucket.settings.encrypts
 }
 
 /// GetBucketEncryption.
@@ -46,7 +28,7 @@ pub(in crate::s3) async fn get_bucket_encryption(
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    if !core.encrypts_by_default && of_bucket(core, &bucket).await?.is_none() {
+    if !encrypts(core, &bucket) {
         // The protocol layer's own code of that name has another status than S3.
         return Err(Failure::refuse(
             S3ErrorCode::Custom("ServerSideEncryptionConfigurationNotFoundError".into()),
@@ -76,8 +58,8 @@ pub(in crate::s3) async fn put_bucket_encryption(
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    let default = default_of(&input.server_side_encryption_configuration.rules)?;
-    configuration::set(&core.catalog, &bucket, ConfigurationKind::Encryption, &default).await?;
+    check(&input.server_side_encryption_configuration.rules)?;
+    core.catalog.set_encryption(bucket.tenant, &bucket.name, true).await?;
     Ok(S3Response::new(PutBucketEncryptionOutput::default()))
 }
 
@@ -89,12 +71,12 @@ pub(in crate::s3) async fn delete_bucket_encryption(
     let input = &request.input;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller(&request.extensions)?, &input.bucket, owner).await?;
-    core.catalog.configure(&bucket, ConfigurationKind::Encryption, None).await?;
+    core.catalog.set_encryption(bucket.tenant, &bucket.name, false).await?;
     Ok(S3Response::new(DeleteBucketEncryptionOutput::default()))
 }
 
-/// The one rule, if it can be kept.
-fn default_of(rules: &[ServerSideEncryptionRule]) -> Result<BucketDefault, Failure> {
+/// Refuses all rules but the one that can be kept: the service encrypts, and holds the keys.
+fn check(rules: &[ServerSideEncryptionRule]) -> Result<(), Failure> {
     let malformed = || Failure::code(S3ErrorCode::MalformedXML);
     let [rule] = rules else { return Err(malformed()) };
     let blocks = rule.blocked_encryption_types.as_ref().and_then(|b| b.encryption_type.as_ref());
@@ -111,7 +93,7 @@ fn default_of(rules: &[ServerSideEncryptionRule]) -> Result<BucketDefault, Failu
             "a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms",
         )),
         // It is about keys of a key service, and of no meaning for this one.
-        ALGORITHM => Ok(BucketDefault::Service),
+        ALGORITHM => Ok(()),
         name if name.starts_with("aws:kms") => Err(no_key_service()),
         _ => Err(malformed()),
     }

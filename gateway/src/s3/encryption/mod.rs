@@ -48,15 +48,15 @@ impl Cover {
     /// What a new object, or upload, is written under: as asked, else as its bucket has it.
     ///
     /// # Errors
-    /// The catalog's, and the key provider's.
-    pub(super) async fn fresh(
+    /// The key provider's.
+    pub(super) fn fresh(
         core: &Core,
         bucket: &Bucket,
         key: &ObjectKey,
         asked: Asked,
     ) -> Result<Self, Failure> {
         let asked = match asked {
-            Asked::Nothing => defaults::of(core, bucket).await?,
+            Asked::Nothing => defaults::of(core, bucket),
             asked => asked,
         };
         match asked {
@@ -70,7 +70,7 @@ impl Cover {
     ///
     /// # Errors
     /// As [`fresh`](Self::fresh).
-    pub(super) async fn of_copy(
+    pub(super) fn of_copy(
         core: &Core,
         bucket: &Bucket,
         key: &ObjectKey,
@@ -78,7 +78,7 @@ impl Cover {
         source: &Opened<'_>,
     ) -> Result<(Self, Chunks), Failure> {
         let asked = match asked {
-            Asked::Nothing => match defaults::of(core, bucket).await? {
+            Asked::Nothing => match defaults::of(core, bucket) {
                 Asked::Nothing if source.key.is_some() => Asked::Service,
                 asked => asked,
             },

@@ -41,7 +41,7 @@ pub(super) async fn create(
         // What the bucket adds counts from the completion on.
         lock::applied(core, &bucket, headers.lock).await?;
     }
-    let cover = Cover::fresh(core, &bucket, &key, encrypted).await?;
+    let cover = Cover::fresh(core, &bucket, &key, encrypted)?;
     headers.encryption.clone_from(&cover.encryption);
     let id = UploadId::generate();
     let upload = Upload { id, key: key.clone(), initiated: core.clock.now(), headers, checksum };
@@ -86,7 +86,8 @@ pub(super) async fn upload_part(
     let encryption = upload.headers.encryption.as_ref();
     let cover = Cover::of_part(core, &bucket, &key, encryption, customer.as_ref())?;
     let data_key = cover.key.as_ref();
-    core.catalog.part_has_room(&bucket, id, number, length).await?;
+    let stored_by = caller.storing_in(&bucket);
+    core.catalog.part_has_room(&bucket, id, number, length, stored_by.as_ref()).await?;
 
     let policy = durability::etag_policy(asked, bucket.settings.etag);
     let durability = durability::of_body(&bucket, asked, length);
@@ -122,6 +123,7 @@ pub(super) async fn upload_part(
         checksums: part_checksums(&stored.digests),
         extents: stored.extents(),
         durability: stored.durability,
+        stored_by,
     };
     let mut headers = rdma::written(moved);
     durability::tell(asked, stored.durability, &mut headers);
@@ -178,6 +180,7 @@ pub(super) async fn complete(
             durability: wanted,
             retention: lock::default_of(&core.catalog, &bucket, now).await?,
             now,
+            stored_by: caller.storing_in(&bucket),
         };
         let completing = core.catalog.complete_upload(site, &key, id, completion);
         match completing.await {

@@ -185,6 +185,7 @@ mod tests {
             parts: Vec::new(),
             extents: lengths.iter().enumerate().map(extent).collect(),
             durability: keyway_proto::Durability::Disk,
+            stored_by: None,
         }
     }
 

@@ -43,7 +43,7 @@ impl From<&Tenant> for TenantDocument {
                 restrict_public_buckets: block.restrict_public_buckets,
             },
             limits: tenant.limits.into(),
-            quota: Quota { bytes: tenant.quota.bytes, objects: tenant.quota.objects },
+            quota: tenant.quota.into(),
             verify: tenant.verification.map(Into::into),
             weight: tenant.weight.get(),
             usage: None,
@@ -78,6 +78,12 @@ impl TryFrom<Limits> for directory::Limits {
             sessions: limits.sessions,
             keys_in_flight: limits.keys_in_flight,
         })
+    }
+}
+
+impl From<directory::Quota> for Quota {
+    fn from(quota: directory::Quota) -> Self {
+        Self { bytes: quota.bytes, objects: quota.objects }
     }
 }
 
@@ -136,7 +142,9 @@ impl From<&User> for UserDocument {
                 tags: user.tags.clone(),
                 sessions_valid_from: user.sessions_valid_from,
                 limits: user.limits.into(),
+                quota: user.quota.into(),
             },
+            usage: None,
         }
     }
 }
