@@ -25,6 +25,9 @@ pub struct RdmaConfig {
     pub local_gpu_min_bytes: u64,
     /// Keys weaker than this are not used.
     pub strength_min: KeyStrength,
+    /// Keys stronger than this are not used over adapters: transfers then run as over an adapter
+    /// that has no better ones.
+    pub strength_max: KeyStrength,
     /// How long the answer to a transfer may take. Longer than nodes give one, so that they are
     /// the ones to give up.
     pub answer_timeout: Duration,
@@ -40,6 +43,7 @@ impl Default for RdmaConfig {
             min_bytes: 4 << 10,
             local_gpu_min_bytes: 512 << 10,
             strength_min: KeyStrength::Ipc,
+            strength_max: KeyStrength::Window,
             answer_timeout: Duration::from_secs(75),
             pause: Duration::from_secs(30),
         }
@@ -72,6 +76,15 @@ impl RdmaConfig {
     #[must_use]
     pub fn local_gpu_min_bytes(mut self, bytes: u64) -> Self {
         self.local_gpu_min_bytes = bytes;
+        self
+    }
+
+    /// Uses no stronger keys than this over adapters: `WindowLocal` has this end invalidate its
+    /// windows, `Registration` registers the memory for each transfer. For trying what weaker
+    /// adapters do; nobody is safer for it.
+    #[must_use]
+    pub fn strength_max(mut self, strength: KeyStrength) -> Self {
+        self.strength_max = strength;
         self
     }
 

@@ -47,17 +47,18 @@ impl LocalPort {
         format!("{}/{}", info.device, info.number)
     }
 
-    /// The strongest keys that it gives over memory of a kind.
-    pub(super) fn strongest(&self, memory: MemoryKind) -> KeyStrength {
-        match memory {
+    /// The strongest keys that it gives over memory of a kind, as far as they are wanted.
+    pub(super) fn strongest(&self, memory: MemoryKind, config: &RdmaConfig) -> KeyStrength {
+        let strongest = match memory {
             MemoryKind::Host => self.strength,
             MemoryKind::Device => self.strength.min(KeyStrength::Registration),
-        }
+        };
+        strongest.min(config.strength_max)
     }
 
     /// The kinds of keys that it gives over memory of a kind, and that are wanted.
-    pub(super) fn strengths(&self, memory: MemoryKind, min: KeyStrength) -> Vec<KeyStrength> {
-        strengths(self.strongest(memory), min)
+    pub(super) fn strengths(&self, memory: MemoryKind, config: &RdmaConfig) -> Vec<KeyStrength> {
+        strengths(self.strongest(memory, config), config.strength_min)
     }
 
     /// Whether it reaches a GPU's memory: tried with the first transfer that may need it.
@@ -133,7 +134,7 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<Arc<LocalPort>>, Fal
     if ports.is_empty() {
         return Err(Fallback::SelfTest);
     }
-    ports.retain(|port| !port.strengths(MemoryKind::Host, config.strength_min).is_empty());
+    ports.retain(|port| !port.strengths(MemoryKind::Host, config).is_empty());
     if ports.is_empty() {
         return Err(Fallback::TooWeak);
     }

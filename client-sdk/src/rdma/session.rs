@@ -103,7 +103,7 @@ impl Session {
         config: &RdmaConfig,
     ) -> Result<Arc<Self>, SessionError> {
         let (domain, pending) = {
-            let shape = shape(port.strongest(memory), config.windows);
+            let shape = shape(port.strongest(memory, config), config.windows);
             let port = Arc::clone(port);
             blocking(move || {
                 let domain = Domain::new(port.port().device())?;
@@ -112,7 +112,7 @@ impl Session {
             })
             .await?
         };
-        let strengths = port.strengths(memory, config.strength_min);
+        let strengths = port.strengths(memory, config);
         let request = SessionRequest {
             node: rail.node,
             rail: rail.rail,

@@ -20,7 +20,7 @@ const TAIL_BYTES: usize = 4096;
 pub(crate) struct Wiretap {
     pub(crate) url: String,
     tokens: Arc<Mutex<BTreeSet<String>>>,
-    passed: mpsc::UnboundedReceiver<()>,
+    passed: mpsc::UnboundedReceiver<String>,
 }
 
 impl Wiretap {
@@ -44,8 +44,8 @@ impl Wiretap {
                     recent.extend_from_slice(bytes);
                     let mut seen = seen.lock().expect("nobody panics with the tokens");
                     for token in tokens_in(&recent) {
-                        if seen.insert(token) {
-                            let _ = passes.send(());
+                        if seen.insert(token.clone()) {
+                            let _ = passes.send(token);
                         }
                     }
                     recent.drain(..recent.len().saturating_sub(TAIL_BYTES));
@@ -62,8 +62,8 @@ impl Wiretap {
     }
 
     /// Waits for the next token.
-    pub(crate) async fn passes(&mut self) {
-        let _ = self.passed.recv().await;
+    pub(crate) async fn passes(&mut self) -> Option<String> {
+        self.passed.recv().await
     }
 
     /// What must be in no log: the tokens, and their keys as anybody would write them.

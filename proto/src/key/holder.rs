@@ -186,9 +186,9 @@ impl Holder {
 
     /// Gives up while the node may be at work under the key.
     fn abandon(&mut self, ending: Ending) -> Option<HolderAction> {
-        match (self.revoker, self.race) {
-            (Revoker::Client, _) | (Revoker::Node, RevokeRace::Harmless) => self.revoke(ending),
-            (Revoker::Node, RevokeRace::Forbidden) => self.fence(ending),
+        match self.race {
+            RevokeRace::Harmless => self.revoke(ending),
+            RevokeRace::Forbidden => self.fence(ending),
         }
     }
 

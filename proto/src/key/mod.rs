@@ -37,10 +37,12 @@ pub enum Revoker {
     Client,
 }
 
-/// Whether the client may post its own invalidation while the node's may still arrive.
+/// Whether the client may end a key by itself while the node may still be at work under it.
 ///
-/// Adapters answer the loser of that race with an error completion. The stock rxe driver
-/// panics the kernel instead, so there the queue pair is destroyed.
+/// Adapters answer the loser of two invalidations that cross with an error completion, and let no
+/// byte land behind their own. The stock rxe driver panics the kernel instead, and still writes a
+/// packet that was under way, so there the queue pair is destroyed, whoever ends keys in the
+/// ordinary case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RevokeRace {
     /// The adapter survives it.

@@ -54,7 +54,8 @@ impl<M: Send + 'static> Armed<M> {
     }
 
     /// Lends memory by registering exactly it, where windows cannot be had. Blocks for a
-    /// system call that pins pages.
+    /// system call that pins pages. The link must be the only one in its domain: its end is what
+    /// keeps the peer out where deregistering fails.
     ///
     /// # Errors
     /// The memory, and why it was not registered.
@@ -118,12 +119,16 @@ impl<M: Send + 'static> Armed<M> {
         }
         let outcome = match &mut self.key {
             Key::Window { slot, .. } => self.link.revoke(*slot, self.window.key).await,
-            Key::Registration(registration) => {
-                let registration = registration.take();
-                // Unpinning is slow for large memory. The task cannot be cancelled once it runs.
-                let given_back = tokio::task::spawn_blocking(move || drop(registration)).await;
-                given_back.map_err(|_| LinkError::Closed)
-            }
+            Key::Registration(registration) => match deregister(registration.take()).await {
+                Ok(()) => Ok(()),
+                Err(registration) => {
+                    // Nothing but the link's queue pair leads into its domain. When that is gone
+                    // another attempt is made; if it fails, the memory is never unmapped.
+                    let ended = self.link.fence().await;
+                    drop(registration);
+                    Err(ended)
+                }
+            },
         };
         // An error comes after the queue pair's end.
         self.dead = true;
@@ -150,6 +155,27 @@ impl<M: Send + 'static> Armed<M> {
             return Err(self);
         }
         Ok(self.memory.take().expect("the memory is there until it is given back"))
+    }
+}
+
+/// Deregisters on a thread that may block: unpinning is slow for large memory. The task cannot be
+/// cancelled once it runs.
+///
+/// # Errors
+/// What the device did not let go of.
+async fn deregister(
+    registration: Option<Arc<Registration>>,
+) -> Result<(), Option<Arc<Registration>>> {
+    let Some(registration) = registration else { return Ok(()) };
+    let ended = tokio::task::spawn_blocking(move || Registration::end(registration)).await;
+    match ended {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err((error, registration))) => {
+            tracing::error!(%error, "a key's registration did not end; its link does");
+            Err(Some(registration))
+        }
+        // The runtime ends, and dropped it.
+        Err(_) => Err(None),
     }
 }
 

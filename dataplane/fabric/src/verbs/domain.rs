@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use keyway_proto::key::Direction;
 use keyway_sys::verbs::abi::{self, Mr, Pd};
-use keyway_sys::verbs::{DmaBufRange, last_error};
+use keyway_sys::verbs::{DmaBufRange, call_error, last_error};
 
 use super::{Device, VerbsError};
 use crate::memory::LeasePool;
@@ -89,7 +89,7 @@ impl Domain {
             Some(buffer) => self.register_dma_buf(buffer, &memory, access)?,
             None => self.register_host(&memory, access)?,
         };
-        Ok(Arc::new(Registration { domain: Arc::clone(self), mr, memory }))
+        Ok(Arc::new(Registration { domain: Arc::clone(self), mr, memory, ended: false }))
     }
 
     fn register_host(&self, memory: &Anchor, access: Access) -> Result<NonNull<Mr>, VerbsError> {
@@ -230,11 +230,13 @@ impl Anchor {
 /// Registered memory. Deregistered when the last holder is gone; whoever lets a device use it
 /// holds it until the device is done.
 ///
-/// Invariant: `mr` covers exactly `memory` and is given back before `memory`.
+/// Invariant: `mr` covers exactly `memory` and is given back once, before `memory`.
 pub struct Registration {
     domain: Arc<Domain>,
     mr: NonNull<Mr>,
     memory: Anchor,
+    /// Whether it was given back already.
+    ended: bool,
 }
 
 // SAFETY: as for `Domain`; the memory is named by address alone.
@@ -265,6 +267,31 @@ impl Registration {
         self.mr
     }
 
+    /// Deregisters, and tells whether the device did so: a key of the registration's own is dead
+    /// then. Blocks for a system call that unpins pages.
+    ///
+    /// # Errors
+    /// The registration, whose key may live, and why: the device refused, or somebody else holds it.
+    pub(super) fn end(registration: Arc<Self>) -> Result<(), (VerbsError, Arc<Self>)> {
+        let mut sole = match Arc::try_unwrap(registration) {
+            Ok(sole) => sole,
+            Err(shared) => return Err((VerbsError::InUse, shared)),
+        };
+        match sole.deregister() {
+            0 => Ok(()),
+            code => Err((call_error("ibv_dereg_mr", code).into(), Arc::new(sole))),
+        }
+    }
+
+    /// The call's code; 0 once the device has let go of the memory.
+    fn deregister(&mut self) -> c_int {
+        // SAFETY: whoever calls holds it alone, so no work or window names it, and it was not given
+        // back before.
+        let code = unsafe { (self.domain.device.verbs().dereg_mr)(self.mr.as_ptr()) };
+        self.ended = code == 0;
+        code
+    }
+
     /// The domain that it is registered in.
     pub fn domain(&self) -> &Arc<Domain> {
         &self.domain
@@ -273,8 +300,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: nobody holds it any more, so no work or window names it.
-        let code = unsafe { (self.domain.device.verbs().dereg_mr)(self.mr.as_ptr()) };
+        let code = if self.ended { 0 } else { self.deregister() };
         if code != 0 {
             // The device may still reach the memory: it is never freed.
             tracing::error!(code, "cannot deregister memory; it stays mapped");

@@ -80,6 +80,9 @@ pub enum VerbsError {
     /// The GPU gives no way to its memory.
     #[error("the GPU's memory cannot be registered")]
     Gpu(#[from] GpuError),
+    /// A registration that is to end has other holders.
+    #[error("the registration is in use")]
+    InUse,
     /// The port was closed.
     #[error("the port is closed")]
     Closed,

@@ -46,6 +46,9 @@ pub(crate) struct Transfer {
     /// Refuse weaker keys to this process's memory.
     #[arg(long, value_enum, value_name = "STRENGTH")]
     require_strength: Option<StrengthChoice>,
+    /// Use no stronger keys over adapters than these, as an adapter would that has no better ones.
+    #[arg(long, value_enum, value_name = "STRENGTH", default_value = "window")]
+    strength_max: StrengthChoice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -74,6 +77,17 @@ enum StrengthChoice {
     Window,
 }
 
+impl From<StrengthChoice> for KeyStrength {
+    fn from(choice: StrengthChoice) -> Self {
+        match choice {
+            StrengthChoice::Ipc => Self::Ipc,
+            StrengthChoice::Registration => Self::Registration,
+            StrengthChoice::WindowLocal => Self::WindowLocal,
+            StrengthChoice::Window => Self::Window,
+        }
+    }
+}
+
 impl PathChoice {
     /// Its name on the command line.
     pub(crate) fn name(self) -> String {
@@ -90,7 +104,7 @@ impl Transfer {
 
     /// Adds these settings to a client's.
     pub(crate) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
-        let mut rdma = RdmaConfig::default();
+        let mut rdma = RdmaConfig::default().strength_max(self.strength_max.into());
         if !self.rdma_devices.is_empty() {
             rdma = rdma.devices(&self.rdma_devices);
         }
@@ -103,12 +117,7 @@ impl Transfer {
         });
         match self.require_strength {
             None => builder,
-            Some(strength) => builder.require_strength(match strength {
-                StrengthChoice::Ipc => KeyStrength::Ipc,
-                StrengthChoice::Registration => KeyStrength::Registration,
-                StrengthChoice::WindowLocal => KeyStrength::WindowLocal,
-                StrengthChoice::Window => KeyStrength::Window,
-            }),
+            Some(strength) => builder.require_strength(strength.into()),
         }
     }
 }
