@@ -7,18 +7,16 @@ use keyway_proto::unit::{OBJECT_BYTES_MAX, PART_BYTES_MIN};
 use keyway_proto::{Checksum, ChecksumKind, VersionId};
 
 use super::{CatalogError, NamedPart};
-use crate::record::{
-    ChecksumType, Object, ObjectChecksum, Part, PartSummary, StoredBy, UnixMs, Upload,
-};
+use crate::record::{ChecksumType, Object, ObjectChecksum, Part, PartSummary, UnixMs, Upload};
 
-/// The object that `named` makes of the upload's `parts`.
+/// The object that `named` makes of the upload's `parts`; nobody's, so far.
 pub(super) fn assemble(
     upload: Upload,
     parts: &[Part],
     named: &[NamedPart],
     claimed: Option<Checksum>,
     version: VersionId,
-    (now, by): (UnixMs, Option<StoredBy>),
+    now: UnixMs,
 ) -> Result<Object, CatalogError> {
     let chosen = choose(parts, named)?;
     let size = total_size(&chosen)?;
@@ -56,7 +54,7 @@ pub(super) fn assemble(
             .collect(),
         extents: chosen.iter().flat_map(|part| part.extents.iter().copied()).collect(),
         durability: chosen.iter().map(|part| part.durability).min().unwrap_or_default(),
-        stored_by: by,
+        stored_by: None,
     })
 }
 

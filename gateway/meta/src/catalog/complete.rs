@@ -71,8 +71,8 @@ impl Catalog {
             batch.expect(upload_key.clone(), Some(upload_row));
             batch.delete(upload_key.clone());
             let stored = self.take_parts(&mut batch, id).await?;
-            let mut object =
-                assemble(upload, &stored, parts, checksum, proposed, (now, stored_by.clone()))?;
+            let mut object = assemble(upload, &stored, parts, checksum, proposed, now)?;
+            object.stored_by.clone_from(&stored_by);
             let lock = &mut object.headers.lock;
             lock.retention = lock.retention.or(retention);
             if object.durability < durability {
