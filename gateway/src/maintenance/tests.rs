@@ -73,7 +73,6 @@ async fn store(node: &dyn StorageNode, made: UnixMs) -> Extent {
         chunks: vec![chunk],
         digests: DigestSet::NONE,
         durability: keyway_proto::Durability::Disk,
-        stored_by: None,
         key: None,
     };
     let body = stream::iter([Ok(Bytes::from_static(&[7; CHUNK_BYTES as usize]))]);
