@@ -53,7 +53,9 @@ kernel_is_content() {
 }
 
 unload() {
-  rdma link delete rxe0 && rdma link delete rxe1 && modprobe -r rdma_ucm && rmmod rdma_rxe
+  local device
+  for device in /sys/class/infiniband/rxe?; do rdma link delete "${device##*/}" || return; done
+  modprobe -r rdma_ucm && rmmod rdma_rxe
 }
 
 dmesg --read-clear >"$KEYWAY_VM_OUT/dmesg"

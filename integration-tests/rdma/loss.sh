@@ -1,13 +1,15 @@
 #!/bin/bash
-# Inside the guest, as any user: lets the guest's link lose packets: both ways between rxe0 and
-# rxe1, what this host sends where it is one of two.
+# Inside the guest, as any user: lets the guest's links lose packets: both ways between two devices,
+# what this host sends where it is one of two.
 #
-#   loss on [PERCENT]   1 % where nothing is said
+#   loss on [PERCENT [INTERFACE...]]   1 % where nothing is said, on all of them; 100 cuts a link
 #   loss off
 set -eu
 tc=/run/keyway-vm/bin/tc
 
-for interface in /sys/class/net/kw?; do
+interfaces=("${@:3}")
+[ ${#interfaces[@]} -gt 0 ] || interfaces=(/sys/class/net/kw?)
+for interface in "${interfaces[@]}"; do
   interface=${interface##*/}
   case ${1:-} in
     on) $tc qdisc replace dev "$interface" root netem loss "${2:-1}%" limit 10000 ;;
@@ -18,7 +20,7 @@ for interface in /sys/class/net/kw?; do
       esac
       ;;
     *)
-      echo "loss on [PERCENT] | off" >&2
+      echo "loss on [PERCENT [INTERFACE...]] | off" >&2
       exit 2
       ;;
   esac

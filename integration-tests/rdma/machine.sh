@@ -111,7 +111,7 @@ boot() {
   cd "$work"
   exec timeout --foreground "$timeout_s" qemu-system-x86_64 \
     -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
-    -cpu max -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
+    -cpu "${KEYWAY_VM_CPU:-max}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
     -kernel "$cache/vmlinux" -initrd initramfs.gz \
     -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable KEYWAY_VM_HOST=$host" \
     -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \

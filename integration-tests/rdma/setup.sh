@@ -1,8 +1,9 @@
 #!/bin/bash
 # Inside the guest: a disk at /tmp, and two soft-RoCE devices, rxe0 and rxe1, at the ends of a
 # veth pair that packets really cross (so that `tc netem` can lose them): 10.77.0.1 on kwa,
-# 10.77.0.2 on kwb. A guest that is one of two has rxe0 on kwl, the link to the other:
-# 10.77.1.1 is host a, 10.77.1.2 host b.
+# 10.77.0.2 on kwb; beside them a second rail, rxe2 and rxe3: 10.77.2.1 on kwc, 10.77.2.2 on kwd.
+# A guest that is one of two has rxe0 on kwl, the link to the other: 10.77.1.1 is host a, 10.77.1.2
+# host b.
 set -eu
 vm=/run/keyway-vm
 
@@ -38,29 +39,37 @@ if [ -d $vm/checkout ]; then
   mount --bind $vm/checkout "$repository"
 fi
 
+# pair A B SUBNET TABLE RXE-A RXE-B: two interfaces that send to each other, with an adapter each.
 pair() {
-  ip link add kwa mtu 4500 type veth peer name kwb mtu 4500
-  ip addr add 10.77.0.1/24 dev kwa
-  ip addr add 10.77.0.2/24 dev kwb
-  ip link set kwa up
-  ip link set kwb up
-  for interface in all kwa kwb; do
+  local a=$1 b=$2 subnet=$3 table=$4
+  ip link add "$a" mtu 4500 type veth peer name "$b" mtu 4500
+  ip addr add "$subnet.1/24" dev "$a"
+  ip addr add "$subnet.2/24" dev "$b"
+  ip link set "$a" up
+  ip link set "$b" up
+  local interface
+  for interface in all "$a" "$b"; do
     echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
   done
 
   # Both addresses are this host's own, so the table `local` would short-circuit them. Packets
   # made here (iif lo) are sent to the other end first; arriving ones still find `local`.
-  ip rule add pref 10 iif lo to 10.77.0.2 lookup 100
-  ip rule add pref 11 iif lo to 10.77.0.1 lookup 101
-  ip rule add pref 100 lookup local
-  ip rule del pref 0
-  ip route add 10.77.0.2/32 dev kwa src 10.77.0.1 table 100
-  ip route add 10.77.0.1/32 dev kwb src 10.77.0.2 table 101
+  ip rule add pref $((table - 90)) iif lo to "$subnet.2" lookup "$table"
+  ip rule add pref $((table - 89)) iif lo to "$subnet.1" lookup $((table + 1))
+  ip route add "$subnet.2/32" dev "$a" src "$subnet.1" table "$table"
+  ip route add "$subnet.1/32" dev "$b" src "$subnet.2" table $((table + 1))
 
-  rdma link add rxe0 type rxe netdev kwa
-  rdma link add rxe1 type rxe netdev kwb
-  devices="rxe0 rxe1"
+  rdma link add "$5" type rxe netdev "$a"
+  rdma link add "$6" type rxe netdev "$b"
+  devices="${devices:-} $5 $6"
+}
+
+pairs() {
+  ip rule add pref 1000 lookup local
+  ip rule del pref 0
+  pair kwa kwb 10.77.0 100 rxe0 rxe1
+  pair kwc kwd 10.77.2 102 rxe2 rxe3
 }
 
 link() {
@@ -76,7 +85,7 @@ link() {
 
 ip link set lo up
 case ${KEYWAY_VM_HOST:-} in
-  '') pair ;;
+  '') pairs ;;
   a) link 1 ;;
   b) link 2 ;;
 esac

@@ -74,11 +74,20 @@ pub struct RailReport {
     pub rail: String,
     /// What protects memory that is lent there; `None` when no session was opened.
     pub strength: Option<KeyStrength>,
+    /// Transfers that moved their bytes over it, since the client was built.
+    pub transfers: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Transfers that failed there, and were made again, maybe over another rail, or given up.
+    pub failures: u64,
+    /// Whether it rests, for it failed a moment ago: the others carry what comes.
+    pub rests: bool,
 }
 
 impl Client {
-    /// Opens a session on every rail that can be used, and tells of them. Transfers do so by
-    /// themselves; this says beforehand what they will find.
+    /// Opens a session on every rail that can be used and does not rest, and tells of all of them.
+    /// Transfers do so by themselves; this says beforehand what they will find, and afterwards which
+    /// rail carried how much.
     ///
     /// # Errors
     /// Why transfers will go over HTTP.
@@ -88,12 +97,21 @@ impl Client {
         let mut reports = Vec::new();
         for slot in rails.slots() {
             let Way::Rail(port, rail) = &slot.way else { continue };
-            let session = slot.session(MemoryKind::Host, &rdma.opening()).await;
+            // One that rests is left alone.
+            let session = match slot.rests() {
+                true => None,
+                false => slot.session(MemoryKind::Host, &rdma.opening()).await,
+            };
+            let (transfers, bytes, failures) = slot.moved();
             reports.push(RailReport {
                 port: port.name(),
                 node: rail.node,
                 rail: rail.name.clone(),
                 strength: session.map(|session| session.strength),
+                transfers,
+                bytes,
+                failures,
+                rests: slot.rests(),
             });
         }
         Ok(reports)
@@ -322,7 +340,7 @@ impl Rdma {
 
     /// A transfer ended well.
     pub(crate) fn moved(&self, ticket: &Ticket, bytes: u64, marks: &Marks) {
-        ticket.succeeded();
+        ticket.succeeded(bytes);
         self.counters.phases.add(marks);
         self.counters.transfers.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);

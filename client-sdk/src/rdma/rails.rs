@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::http::Method;
@@ -50,7 +50,12 @@ pub(super) struct Slot {
     session: Opened,
     /// For GPU memory, which gets weaker keys than other.
     device_session: Opened,
+    /// One after the other.
     failures: AtomicU32,
+    /// What it did in all: transfers, bytes, failures.
+    transfers: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
     rests_until: parking_lot::Mutex<Option<Instant>>,
 }
 
@@ -235,6 +240,9 @@ impl Slot {
             session: Opened::default(),
             device_session: Opened::default(),
             failures: AtomicU32::new(0),
+            transfers: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             rests_until: parking_lot::Mutex::default(),
         }
     }
@@ -286,7 +294,13 @@ impl Slot {
         }
     }
 
-    fn rests(&self) -> bool {
+    /// Transfers, their bytes, and failures, in all.
+    pub(super) fn moved(&self) -> (u64, u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.transfers), count(&self.bytes), count(&self.failed))
+    }
+
+    pub(super) fn rests(&self) -> bool {
         self.rests_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
@@ -296,13 +310,16 @@ impl Slot {
 }
 
 impl Ticket {
-    /// The transfer ended as it must.
-    pub(super) fn succeeded(&self) {
+    /// The transfer ended as it must, and moved so many bytes.
+    pub(super) fn succeeded(&self, bytes: u64) {
+        self.slot.transfers.fetch_add(1, Ordering::Relaxed);
+        self.slot.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.slot.failures.store(0, Ordering::Relaxed);
     }
 
     /// The transfer failed; `down` when nothing can be expected of the rail for now.
     pub(super) fn failed(&self, down: bool) {
+        self.slot.failed.fetch_add(1, Ordering::Relaxed);
         let failures = self.slot.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if down || failures >= FAILURES_MAX {
             self.slot.failures.store(0, Ordering::Relaxed);
