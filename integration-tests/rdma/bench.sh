@@ -4,7 +4,8 @@
 #
 #   bench.sh [--rxe stock|fixed]
 #
-# Figures are those of emulation: only their ratios mean something. BENCH_SECONDS (8) for each.
+# Figures are those of emulation: only their ratios mean something. BENCH_SECONDS (8) for each,
+# RDMA_PROFILE (release) is the profile of cargo's that the programs are built in.
 source "$(dirname "$0")/../scripts/lib.sh"
 source integration-tests/scripts/server.sh
 
@@ -13,19 +14,21 @@ module=fixed
 [ "${1:-}" != --rxe ] || module=$2
 if why=$("$here/tools.sh"); then :; else die "no soft-RoCE machine: $why"; fi
 
-cargo bench --ignore-rust-version --workspace --bench links --no-run --message-format=json \
-  >target/rdma/bench.json || die "the benchmark does not build"
-build_release
 staged=target/rdma/bench
 rm -rf "$staged"
 mkdir -p "$staged"
-links=$(python3 -c '
+cargo build --ignore-rust-version --workspace --profile "${RDMA_PROFILE:-release}" --bins --bench links \
+  --message-format=json >target/rdma/bench.json || die "the benchmark does not build"
+while read -r name path; do
+  strip --strip-debug -o "$staged/$name" "$path"
+done < <(python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["name"] == "links":
-        print(message["executable"])' <target/rdma/bench.json)
-strip --strip-debug -o "$staged/links" "$links"
-strip --strip-debug -o "$staged/keyway" target/release/keyway
+    name = message.get("target", {}).get("name")
+    if message.get("executable") and name in ("links", "keyway"):
+        # Unit tests of the program carry its name, too.
+        if name == "links" or not message["profile"]["test"]:
+            print(name, message["executable"])' <target/rdma/bench.json)
 "$here/machine.sh" --rxe "$module" --timeout 900 -- \
   "$PWD/$here/guest-bench.sh" "$PWD/$staged" "${BENCH_SECONDS:-8}"

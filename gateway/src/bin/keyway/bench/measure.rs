@@ -64,9 +64,10 @@ impl Bench {
             (Some(pid), Some(before)) => Some(ProcessTime::of(pid)?.since(before)),
             _ => None,
         };
-        let mut tally = Tally::new(begin);
+        let (mut tally, mut shares) = (Tally::new(begin), Vec::new());
         for answer in answers.with_context(failed)? {
             let Answer::Ran(one) = answer else { bail!("{answer:?} is no tally") };
+            shares.push(one.bytes_per_second(begin));
             tally.merge(&one);
         }
         ensure!(tally.latencies.count() > 0, "{}: no operation began in time", target.name);
@@ -82,6 +83,7 @@ impl Bench {
             memory: self.memory.clone(),
             elapsed: tally.ended.since(begin),
             tally,
+            shares,
             dataset_bytes: dataset::bytes(&cell),
             compared_bytes,
             server_cpu,

@@ -93,6 +93,7 @@ impl Measured {
             "processes": self.cell.processes,
             "ranges_per_op": self.cell.batch.map(|batch| batch.ranges),
             "ranges_per_second": self.ranges_per_second(),
+            "process_mib_per_second": self.shares.iter().map(|rate| rate / MIB).collect::<Vec<_>>(),
             "concurrency": self.cell.workers,
             "memory": self.places(),
             "seconds": self.seconds(),

@@ -78,6 +78,12 @@ impl Tally {
         }
     }
 
+    /// Bytes per second from the beginning to the last operation's end; 0 of none.
+    pub(super) fn bytes_per_second(&self, begun: Moment) -> f64 {
+        let seconds = self.ended.since(begun).as_secs_f64();
+        if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
         self.latencies.merge(&other.latencies);
         self.bytes += other.bytes;
@@ -99,6 +105,8 @@ pub(super) struct Measured {
     pub(super) memory: Vec<Memory>,
     /// Of all workers of all processes.
     pub(super) tally: Tally,
+    /// What each process moved, in bytes per second until its own last answer.
+    pub(super) shares: Vec<f64>,
     /// From the common beginning to the last answer.
     pub(super) elapsed: Duration,
     pub(super) dataset_bytes: u64,
@@ -125,6 +133,9 @@ mod tests {
             tally.bodies = Spent { count: 2, parts: vec![Duration::from_micros(us); 4] };
             tally
         };
+        let share = of(500, Travelled::HTTP).bytes_per_second(begun);
+        assert!((share - 20_000.0).abs() < 1e-6, "10 bytes in 500 µs, not {share} a second");
+        assert!(Tally::new(begun).bytes_per_second(begun).abs() < 1e-6, "nothing, not an infinity");
         let ipc = Travelled { path: TransferPath::IpcHost, strength: KeyStrength::Ipc };
         let mut all = Tally::new(begun);
         for tally in [of(500, ipc), of(100, Travelled::HTTP), of(100, ipc)] {
