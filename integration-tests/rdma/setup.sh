@@ -49,8 +49,8 @@ pair() {
   ip link set "$b" up
   local interface
   for interface in all "$a" "$b"; do
-    echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
-    echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
+    echo 1 >/proc/sys/net/ipv4/conf/"$interface"/accept_local
+    echo 0 >/proc/sys/net/ipv4/conf/"$interface"/rp_filter
   done
 
   # Both addresses are this host's own, so the table `local` would short-circuit them. Packets

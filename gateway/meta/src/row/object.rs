@@ -209,7 +209,7 @@ pub(crate) fn encode_object(object: Object, owner: Owner) -> Bytes {
         in_memory: object.durability == Durability::Memory,
         named: object.named,
         delete_marker: false,
-        stored_by: name_row(object.stored_by),
+        stored_by: name_row(object.stored_by.as_ref()),
     })
 }
 
@@ -323,8 +323,8 @@ pub(super) fn headers_record(
     })
 }
 
-pub(super) fn name_row(name: Option<StoredBy>) -> String {
-    name.as_deref().unwrap_or_default().to_owned()
+pub(super) fn name_row(name: Option<&StoredBy>) -> String {
+    name.map_or_else(String::new, |name| name.as_ref().to_owned())
 }
 
 pub(super) fn name_record(name: &str) -> Option<StoredBy> {

@@ -106,7 +106,7 @@ pub(crate) fn encode_part(part: Part) -> Bytes {
         checksums: pack_checksums(&part.checksums),
         extents: pack_extents(&part.extents),
         in_memory: part.durability == Durability::Memory,
-        stored_by: name_row(part.stored_by),
+        stored_by: name_row(part.stored_by.as_ref()),
     })
 }
 
