@@ -44,7 +44,8 @@ TOML
   [ -s "$1/ready" ] || { cat "$1/log"; exit 1; }
 }
 stop() {
-  kill "${servers[@]}" && wait "${servers[@]}" || true
+  kill "${servers[@]}" || return 0
+  wait "${servers[@]}" || true
   servers=()
 }
 trap stop EXIT
