@@ -198,7 +198,10 @@ fn catalog(cause: &CatalogError) -> S3Error {
         CatalogError::ChecksumMismatch => S3ErrorCode::BadDigest,
         CatalogError::NotDurable => S3ErrorCode::SlowDown,
         CatalogError::QuotaExceeded => {
-            return custom("QuotaExceeded", "The bucket's owner stores as much as it may.");
+            return custom(
+                "QuotaExceeded",
+                "The bucket's owner, or the user who writes, stores as much as it may.",
+            );
         }
         CatalogError::Store(store) => return meta(store),
         _ => S3ErrorCode::InternalError,
