@@ -1,5 +1,5 @@
 //! Goal: the SDK's path `verbs-host`, with all that a caller may do on it: sizes, parts, ranges,
-//! files, cancellation, deadlines, sessions that were closed.
+//! files, encryption, cancellation, deadlines, sessions that were closed.
 //!
 //! Method: a server on one port of the soft-RoCE machine, the SDK on the other. Every outcome is
 //! held against the path that was required, every byte against what was sent.
@@ -13,9 +13,10 @@ use anyhow::{Result, ensure};
 use keyway_client::{
     Client, ClientError, Credentials, Fallback, HostBuffer, PathPolicy, RdmaConfig, RetryPolicy,
 };
-use keyway_integration_tests::Server;
 use keyway_integration_tests::server::Options;
 use keyway_integration_tests::skip::skipped;
+use keyway_integration_tests::wire::Request;
+use keyway_integration_tests::{S3, Server};
 use keyway_proto::{ByteRange, KeyStrength, TransferPath};
 
 const MIB: usize = 1 << 20;
@@ -90,6 +91,38 @@ async fn every_size_goes_around() -> Result<()> {
     let rails = client.rdma_rails().await?;
     ensure!(rails.len() == 1 && rails[0].port == "rxe1/1" && rails[0].rail == "rxe0/1");
     ensure!(rails[0].strength == Some(KeyStrength::Window));
+    Ok(())
+}
+
+/// Goal: what the node encrypts comes out of the caller's memory and into it as it is, by each path
+/// what the other wrote, whole and in ranges.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encrypted_objects_go_around() -> Result<()> {
+    let test = "encrypted_objects_go_around";
+    let Some(server) = server_with(test, "s3.encrypt_by_default = true\n")? else { return Ok(()) };
+    let direct = builder(&server).require_strength(KeyStrength::Window).build()?;
+    let http = builder(&server).path(PathPolicy::Require(TransferPath::Http)).build()?;
+    direct.create_bucket("sealed").await?;
+    let mut s3 = S3::of(&server);
+    for bytes in [1, 5000, 300_000, 17 * MIB + 3] {
+        let content = pattern(bytes);
+        for (writer, reader) in [(&direct, &direct), (&direct, &http), (&http, &direct)] {
+            let put = writer.put_object("sealed", "key").body(content.clone()).send().await?;
+            ensure!(put.verified.is_whole() && put.fallbacks.is_empty(), "{bytes}: {}", put.path);
+            let head = s3.send(Request::object("HEAD", "sealed", "key"))?;
+            let told = head.header("x-amz-server-side-encryption");
+            ensure!(told == Some("AES256"), "{bytes}: encrypted by {told:?}");
+            let got = reader.get_object("sealed", "key").bytes().await?;
+            ensure!(got.verified.is_whole() && got.fallbacks.is_empty(), "{bytes}: {}", got.path);
+            ensure!(got.target == content, "{bytes}: other bytes by {}", got.path);
+            let (from, length) = (bytes / 3, bytes - bytes / 2);
+            let Some(range) = ByteRange::new(from as u64, length as u64) else { continue };
+            let got = reader.get_object("sealed", "key").range(range).bytes().await?;
+            ensure!(got.target == content[from..from + length], "{bytes}: another range");
+        }
+    }
+    let stats = direct.rdma_stats();
+    ensure!(stats.failures == 0 && stats.fallbacks.is_empty() && stats.bytes > 34 * MIB as u64);
     Ok(())
 }
 
