@@ -30,5 +30,5 @@ for line in sys.stdin:
         # Unit tests of the program carry its name, too.
         if name == "links" or not message["profile"]["test"]:
             print(name, message["executable"])' <target/rdma/bench.json)
-"$here/machine.sh" --rxe "$module" --timeout 900 -- \
+"$here/machine.sh" --rxe "$module" --timeout 1800 -- \
   "$PWD/$here/guest-bench.sh" "$PWD/$staged" "${BENCH_SECONDS:-8}"

@@ -1,6 +1,6 @@
 //! Goal: what a tenant or a user is said to store is what the rows have, whatever happened; and no
-//! order of writers gets it past its quota. Method: proptest over random histories of two tenants, on both
-//! engines, each step beside a scan of all rows; and many writers at once at a quota.
+//! order of writers gets it past its quota. Method: proptest over random histories of two tenants,
+//! on both engines, each step beside a scan of all rows; and many writers at once at a quota.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod common;

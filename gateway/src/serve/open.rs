@@ -59,8 +59,8 @@ pub(super) async fn accounts(
     Ok((accounts.map(Arc::new).map_err(ServeError::Accounts)?, key))
 }
 
-/// The catalog, which holds tenants and users to their quotas. A store from before there were any is read
-/// whole, once.
+/// The catalog, which holds tenants and users to their quotas. A store from before there were any
+/// is read whole, once.
 pub(super) async fn catalog(
     store: Arc<dyn MetaStore>,
     accounts: &Arc<Accounts>,

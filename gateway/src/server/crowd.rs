@@ -3,8 +3,9 @@
 //! While a seat is free, whoever comes gets it. When none is, room is made: of the connections
 //! that wait for a request, those leave that never sent one, then those that have been silent
 //! longest, some at a time. Whoever has a request under way stays, or an answer to
-//! read, and a newcomer has [`GRACE`] to send its first one. So a crowd that holds connections and does nothing keeps
-//! nobody out, and a client whose connection is ended while it is idle opens another.
+//! read, and a newcomer has [`GRACE`] to send its first one. So a crowd that holds connections and
+//! does nothing keeps nobody out, and a client whose connection is ended while it is idle opens
+//! another.
 //!
 //! Cost: a seat is a lock when a connection begins and one when it ends; a request stores two
 //! numbers. Only where no seat is free are all connections looked at, once for every
