@@ -12,9 +12,21 @@ use super::*;
 fn each_engine<F: Future<Output = ()>>(test: impl Fn(Arc<dyn MetaStore>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(test(Arc::new(MemoryStore::new())));
-    let dir = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(dir.path(), &MetaConfig::default()).unwrap();
-    runtime.block_on(test(Arc::new(store)));
+    // With a journal of many commits, of a few, and where each one writes the tree.
+    for reserve_bytes in [8 << 20, 64 << 10, 0] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = MetaConfig { reserve_bytes, ..MetaConfig::default() };
+        let store = EmbeddedStore::open(dir.path(), &config).unwrap();
+        runtime.block_on(test(Arc::new(store)));
+    }
+}
+
+/// The files of a store, as a crash at this moment would leave them.
+fn copy_store(from: &std::path::Path, to: &std::path::Path) {
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
 }
 
 fn bytes(text: &str) -> Bytes {
@@ -229,10 +241,9 @@ fn what_is_in_memory_alone_is_durable_with_what_follows_and_at_the_end() {
     let (dir, after_crash) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let open = |dir: &std::path::Path| EmbeddedStore::open(dir, &MetaConfig::default()).unwrap();
     let fleeting = |key, value| Batch { durability: Durability::Memory, ..put(key, value) };
-    // The file as a crash at this moment would leave it.
+    // The files as a crash at this moment would leave them.
     let crash = || {
-        let file = |dir: &tempfile::TempDir| dir.path().join(embedded::FILE_NAME);
-        std::fs::copy(file(&dir), file(&after_crash)).unwrap();
+        copy_store(dir.path(), after_crash.path());
         let found = open(after_crash.path());
         ["a", "b", "c"].map(|key| runtime.block_on(found.get(key.as_bytes())).unwrap())
     };
@@ -249,6 +260,77 @@ fn what_is_in_memory_alone_is_durable_with_what_follows_and_at_the_end() {
     assert_eq!(crash(), all);
     drop(store);
     assert_eq!(crash(), [Some(bytes("2")), Some(bytes("2")), Some(bytes("4"))]);
+}
+
+/// Whatever the journal has and the tree has not, of commits that were answered none is missing after
+/// a crash, and what is there is a state that there was.
+#[test]
+fn a_crash_between_any_two_commits_leaves_all_that_was_durable() {
+    const COMMITS: usize = 120;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for reserve_bytes in [8 << 20, 100 << 10, 0] {
+        let mut random = fastrand::Rng::with_seed(reserve_bytes);
+        let mut dir = tempfile::tempdir().unwrap();
+        let config = MetaConfig { reserve_bytes, ..MetaConfig::default() };
+        let mut store = EmbeddedStore::open(dir.path(), &config).unwrap();
+        let read = |store: &EmbeddedStore| {
+            let rows = runtime.block_on(store.scan(b"", b"z", usize::MAX)).unwrap();
+            rows.into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let mut states = vec![read(&store)];
+        let mut durable = 0;
+        for commit in 1..=COMMITS {
+            let mut batch = Batch::default();
+            for _ in 0..random.usize(1..5) {
+                let key = bytes(&format!("k{}", random.u8(..9)));
+                match random.bool() {
+                    true => batch.put(key, bytes(&"v".repeat(random.usize(..3000)))),
+                    false => batch.delete(key),
+                }
+            }
+            // No two states are the same.
+            batch.put(bytes("commit"), bytes(&commit.to_string()));
+            if random.bool() {
+                batch.durability = Durability::Memory;
+            } else {
+                durable = commit;
+            }
+            runtime.block_on(store.commit(batch)).unwrap();
+            states.push(read(&store));
+            let after_crash = tempfile::tempdir().unwrap();
+            copy_store(dir.path(), after_crash.path());
+            let found = EmbeddedStore::open(after_crash.path(), &config).unwrap();
+            let at = states.iter().position(|state| *state == read(&found));
+            assert!(at.is_some_and(|at| at >= durable), "{durable} of {commit}: {at:?}");
+            if commit % 40 == 0 {
+                // On from what the crash has left.
+                (store, dir) = (found, after_crash);
+                states.truncate(at.unwrap() + 1);
+                states.resize(commit + 1, read(&store));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_does_not_follow_its_tree_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (dir, mixed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let open = |dir: &std::path::Path| EmbeddedStore::open(dir, &MetaConfig::default());
+    let tree = |dir: &tempfile::TempDir| dir.path().join(embedded::FILE_NAME);
+    drop(open(dir.path()).unwrap());
+    let before = std::fs::read(tree(&dir)).unwrap();
+    // A commit that the tree has, then one that the journal alone has.
+    for value in ["1", "2"] {
+        let store = open(dir.path()).unwrap();
+        runtime.block_on(store.commit(put("a", value))).unwrap();
+        copy_store(dir.path(), mixed.path());
+    }
+    drop(open(mixed.path()).unwrap());
+    copy_store(dir.path(), mixed.path());
+    std::fs::write(tree(&mixed), before).unwrap();
+    let refused = open(mixed.path()).err();
+    assert!(matches!(refused, Some(MetaError::Engine(_))), "{refused:?}");
 }
 
 #[test]
