@@ -109,8 +109,8 @@ fn an_address_that_nobody_has_is_certain_and_soon() {
     assert!(matches!(other, Err(VerbsError::OtherNetwork)));
 }
 
-/// Goal: resolving gives back what it took. Method: more paths than a process has descriptors
-/// to spare, and more at a time than one thread asks for.
+/// Goal: resolving gives back what it took. Method: a hundred paths, four at a time; the process'
+/// descriptors before and after. What the kernel holds, the machine looks at behind each test.
 #[test]
 fn many_paths_leave_nothing() {
     let Some((first, second)) = ports() else { return };
@@ -121,7 +121,7 @@ fn many_paths_leave_nothing() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                for _ in 0..50 {
+                for _ in 0..25 {
                     first.resolve(peer).unwrap();
                 }
             });
