@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 
 use crate::credentials::Credentials;
 use crate::http::{Client, Endpoint, Pool, PoolLimits, Wire};
-use crate::rdma::{Rdma, RdmaConfig};
+use crate::rdma::{InvalidMark, Rdma, RdmaConfig};
 use crate::retry::RetryPolicy;
 use crate::staging::{Staging, StagingConfig};
 
@@ -80,6 +80,9 @@ pub enum ConfigError {
     /// A required path that this build does not know.
     #[error("the path {0} is not available in this client")]
     PathUnavailable(TransferPath),
+    /// A traffic class or service level that packets cannot carry.
+    #[error(transparent)]
+    Rdma(#[from] InvalidMark),
 }
 
 /// What transfers are cut into, unless an operation says otherwise.
@@ -268,6 +271,7 @@ impl ClientBuilder {
         {
             return Err(ConfigError::PartBytes(part));
         }
+        let rdma = self.rdma.resolved()?;
         let signer = self.credentials.map(|credentials| {
             let signer =
                 Signer::new(credentials.access_key, credentials.secret, &self.region, "s3");
@@ -279,7 +283,7 @@ impl ClientBuilder {
         let tls = tls_config(endpoint.is_tls().then_some(&self.tls))?;
         let pool = Pool::new(tls, self.limits);
         let wire = Arc::new(Wire { endpoint, signer, pool });
-        let rdma = Rdma::new(Arc::clone(&wire), self.path, self.rdma);
+        let rdma = Rdma::new(Arc::clone(&wire), self.path, rdma);
         Ok(Client::new(wire, self.retry, self.defaults, rdma, Staging::new(self.staging)))
     }
 }
@@ -324,6 +328,8 @@ mod tests {
         let local = || Client::builder().endpoint("http://127.0.0.1:1");
         assert!(matches!(build(local().put_part_bytes(1 << 20)), Err(ConfigError::PartBytes(_))));
         assert!(build(local().path(PathPolicy::Require(TransferPath::Http))).is_ok());
+        let strange = local().rdma(RdmaConfig::default().service_level(16));
+        assert!(matches!(build(strange), Err(ConfigError::Rdma(_))));
         let missing = Client::builder()
             .endpoint("https://127.0.0.1:1")
             .tls(Tls::CaFile("/nonexistent.pem".into()));

@@ -83,7 +83,9 @@ pub use ops::{
     ListObjects, ListPage, ListedBucket, ListedObject, Prefetch, Presign,
 };
 pub use phases::{BodyPhases, Phases};
-pub use rdma::{Fallback, Fallbacks, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError};
+pub use rdma::{
+    Fallback, Fallbacks, InvalidMark, RailReport, RdmaConfig, RdmaError, RdmaStats, SessionError,
+};
 pub use retry::RetryPolicy;
 #[cfg(feature = "object_store")]
 pub use store::KeywayStore;

@@ -15,7 +15,7 @@ use keyway_dataplane::{
     DirectError, RdmaConfig, SessionError, StorageNode, TransferError, Transferred,
 };
 use keyway_fabric::memory::HostBuffer;
-use keyway_fabric::verbs::{Domain, LinkShape};
+use keyway_fabric::verbs::{Domain, LinkShape, RESOLVE_MAX};
 use keyway_proto::key::Relinquished;
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
@@ -341,6 +341,14 @@ async fn impossible_sessions_are_refused() {
     client.link = keyway_proto::LinkLayer::Infiniband;
     let refused = open(SessionRequest { client, ..good.clone() }).await;
     assert!(matches!(refused, Err(SessionError::Incompatible(_))));
+    // An address that nobody has is no path; known before anything is made, and soon.
+    let mut client = pending.address();
+    client.gid.0[15] = 99;
+    let began = std::time::Instant::now();
+    let refused = open(SessionRequest { client, ..good.clone() }).await;
+    let why = "no path from the rail to the client's port";
+    assert!(matches!(refused, Err(SessionError::Incompatible(said)) if said == why));
+    assert!(began.elapsed() < RESOLVE_MAX + Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(open(good.clone()).await.is_ok() && open(good.clone()).await.is_ok());
     assert!(matches!(open(good).await, Err(SessionError::TooMany)));
     assert_eq!(rig.node.stats().direct.sessions, 2);

@@ -15,7 +15,7 @@ vm=/run/keyway-vm
 }
 
 export PATH=$PATH:/usr/sbin:/sbin
-modprobe -a virtio_blk ext4 veth sch_netem ib_uverbs rdma_ucm
+modprobe -a virtio_blk ext4 veth sch_netem sch_ingress cls_u32 act_gact ib_uverbs rdma_ucm
 if [ -e $vm/rdma_rxe.ko ]; then
   modprobe -a udp_tunnel ip6_udp_tunnel
   insmod $vm/rdma_rxe.ko

@@ -48,7 +48,7 @@ use fallback::Counters;
 use ports::{LocalPort, MemoryKind};
 use rails::{Opening, Rails, Told, Way};
 
-pub use config::RdmaConfig;
+pub use config::{InvalidMark, RdmaConfig};
 pub use fallback::{Fallback, Fallbacks, RdmaStats};
 pub(crate) use rails::Ticket;
 pub(crate) use reply::{Moved, Reply};

@@ -13,7 +13,7 @@ use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
 use keyway_fabric::ipc::IpcError;
-use keyway_fabric::verbs::{self, Domain, Link, LinkShape, VerbsError};
+use keyway_fabric::verbs::{self, Domain, Link, LinkShape, ResolveError, VerbsError};
 use keyway_proto::key::{Direction, RevokeRace};
 use keyway_proto::{KeyStrength, Rail, SessionId, SessionOffer, SessionRequest, TransferPath};
 use serde::Serialize;
@@ -41,7 +41,10 @@ pub(super) const SWEEP: Duration = Duration::from_secs(1);
 pub enum SessionError {
     /// The adapter refused.
     #[error("the adapter refused")]
-    Verbs(#[from] VerbsError),
+    Verbs(#[source] VerbsError),
+    /// No packet of this port reaches the node's.
+    #[error("the node's port is not reached from this one")]
+    NoPath(#[source] ResolveError),
     /// A node of this host did not let us in.
     #[error("the node of this host did not let us in")]
     Door(#[from] IpcError),
@@ -54,6 +57,15 @@ pub enum SessionError {
     /// The runtime shuts down.
     #[error("the client is shutting down")]
     ShuttingDown,
+}
+
+impl From<VerbsError> for SessionError {
+    fn from(error: VerbsError) -> Self {
+        match error {
+            VerbsError::NoPath(error) => Self::NoPath(error),
+            error => Self::Verbs(error),
+        }
+    }
 }
 
 impl From<ClientError> for SessionError {
@@ -105,9 +117,12 @@ impl Session {
         let (domain, pending) = {
             let shape = shape(port.strongest(memory, config), config.windows);
             let port = Arc::clone(port);
+            let (link, node, marks) = (rail.link, rail.gid, config.marks());
             blocking(move || {
+                // Nothing is made, and the service not asked, for a node that is not reached.
+                let route = port.port().route(link, node, marks)?;
                 let domain = Domain::new(port.port().device())?;
-                let pending = port.port().link(&domain, shape)?;
+                let pending = port.port().link(&domain, shape)?.along(route);
                 Ok((domain, pending))
             })
             .await?

@@ -15,6 +15,12 @@ pub struct RdmaConfig {
     /// The ports that take sessions, as `mlx5_0` (all its ports) or `mlx5_0/1`; none means
     /// all that are active.
     pub devices: Vec<String>,
+    /// The traffic class of the node's packets; what the host says where it is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic_class: Option<u8>,
+    /// InfiniBand's service level, 0 to 15; the subnet manager's where it is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_level: Option<u8>,
     /// Sessions open at once.
     pub sessions_max: usize,
     /// Sessions open at once of one access key.
@@ -32,6 +38,8 @@ impl Default for RdmaConfig {
         Self {
             mode: AccessMode::Auto,
             devices: Vec::new(),
+            traffic_class: None,
+            service_level: None,
             sessions_max: 1024,
             sessions_per_key_max: 256,
             windows_per_session_max: 64,

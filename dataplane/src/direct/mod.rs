@@ -50,6 +50,7 @@ pub use config::{IpcConfig, RdmaConfig};
 pub use door::DoorUnavailable;
 pub(crate) use execute::{Needs, execute};
 pub use keyway_fabric::gpu::{Gpu, GpuError, GpuInfo};
+pub use keyway_fabric::verbs::{PathRecord, ResolveError};
 pub use rail::{PortReport, RdmaUnavailable, examine};
 
 /// The node's direct side.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use keyway_fabric::gpu::{Gpu, GpuUuid};
 use keyway_fabric::memory::Arena;
 use keyway_fabric::verbs::{
-    Access, Device, Domain, Opened, Port, PortInfo, Registration, SelfTest, VerbsError,
-    device_memory_test, open_ports, self_test,
+    Access, Device, Domain, Marks, Opened, PathRecord, Port, PortInfo, Registration, ResolveError,
+    SelfTest, VerbsError, device_memory_test, open_ports, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
@@ -34,6 +34,8 @@ pub(super) struct NodeRail {
     pub(super) number: u32,
     pub(super) port: Port,
     pub(super) strength: KeyStrength,
+    /// What the node's packets carry.
+    pub(super) marks: Marks,
     /// The domains of the tenants that have sessions here.
     domains: Mutex<HashMap<TenantId, Weak<TenantDomain>>>,
 }
@@ -112,6 +114,8 @@ pub struct PortReport {
     pub info: PortInfo,
     /// Whether the adapter says that it has type-2B memory windows.
     pub has_windows: bool,
+    /// The path from the port to itself, as RDMA-CM resolves it, or why it does not.
+    pub path: Result<PathRecord, Arc<ResolveError>>,
     /// What it can really do with host memory.
     pub found: SelfTest,
     /// The same with the memory of each GPU whose driver lets adapters reach it.
@@ -138,6 +142,7 @@ pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
             firmware: device.firmware(),
             has_windows: device.has_windows(),
             found: self_test(&port).await,
+            path: port.resolve(info.gid).map_err(Arc::new),
             gpus,
             info,
         });
@@ -170,6 +175,8 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
             return Ok(Vec::new());
         }
     };
+    let RdmaConfig { traffic_class, service_level, .. } = *config;
+    let marks = Marks { traffic_class, service_level };
     let mut rails = Vec::new();
     for port in ports {
         let found: SelfTest = self_test(&port).await;
@@ -177,7 +184,7 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
         tracing::info!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA port");
         if let Some(strength) = found.strength {
             let number = rails.len() as u32;
-            rails.push(NodeRail { number, port, strength, domains: Mutex::default() });
+            rails.push(NodeRail { number, port, strength, marks, domains: Mutex::default() });
         }
     }
     if rails.is_empty() && required {

@@ -101,8 +101,10 @@ impl Sessions {
         let tenant = owner.tenant;
         // Queue pairs and registrations are made by blocking system calls.
         let made = tokio::task::spawn_blocking(move || {
+            // Before anything is made for a client that is not there.
+            let route = rail.port.route(client.link, client.gid, rail.marks)?;
             let domain = rail.domain(tenant, &memory)?;
-            let pending = rail.port.link(&domain.domain, LinkShape::NODE)?;
+            let pending = rail.port.link(&domain.domain, LinkShape::NODE)?.along(route);
             let server = pending.address();
             Ok((pending.connect(&client)?, domain, server))
         });
@@ -275,6 +277,10 @@ fn refused(error: VerbsError) -> SessionError {
     match error {
         VerbsError::OtherNetwork => SessionError::Incompatible("another kind of network"),
         VerbsError::TooManyLinks => SessionError::TooMany,
+        VerbsError::NoPath(error) => {
+            tracing::info!(%error, "a client's port is not reached");
+            SessionError::Incompatible("no path from the rail to the client's port")
+        }
         error => SessionError::Adapter(error.to_string().into()),
     }
 }
@@ -285,7 +291,18 @@ fn stopped() -> SessionError {
 
 #[cfg(test)]
 mod tests {
+    use keyway_fabric::verbs::ResolveError;
+    use keyway_proto::Gid;
+
     use super::*;
+
+    /// What a client can do nothing about is not the adapter's failure.
+    #[test]
+    fn an_unreachable_client_is_told_so() {
+        let why = ResolveError::Unreachable { peer: Gid([0; 16]), why: "no route".to_owned() };
+        let refused = refused(VerbsError::NoPath(why));
+        assert!(matches!(refused, SessionError::Incompatible(why) if why.starts_with("no path")));
+    }
 
     #[test]
     fn the_strongest_common_strength_is_taken() {

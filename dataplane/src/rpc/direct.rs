@@ -36,6 +36,7 @@ const REASONS: &[&str] = &[
     "the address is malformed",
     "no key strength in common",
     "another kind of network",
+    "no path from the rail to the client's port",
 ];
 /// The message says nothing that this node understands.
 pub(super) const MALFORMED: &str = "the message is malformed";

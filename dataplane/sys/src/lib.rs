@@ -5,6 +5,7 @@
 //! answers with a `Result`.
 //!
 //! - [`verbs`]: `libibverbs.so.1`, RDMA devices.
+//! - [`rdmacm`]: `librdmacm.so.1`, paths to RDMA peers.
 //! - [`cuda`]: `libcuda.so.1`, GPUs.
 //!
 //! What may not enter: policy. This room says what is there; others decide what to use.
@@ -12,6 +13,7 @@
 pub mod cuda;
 mod library;
 pub mod probe;
+pub mod rdmacm;
 pub mod verbs;
 
 pub use library::NativeError;

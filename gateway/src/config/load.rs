@@ -166,6 +166,9 @@ impl Config {
         if rdma.idle_timeout_ms < IDLE_TIMEOUT_MS_MIN {
             return refuse("node.rdma.idle_timeout_ms", "must be at least 100");
         }
+        if rdma.service_level.is_some_and(|level| level > 15) {
+            return refuse("node.rdma.service_level", "must be from 0 to 15");
+        }
         self.cluster.nodes()?;
         self.notify.check()?;
         if let Tls::Files { cert_file, key_file } = &self.listen.tls
@@ -354,6 +357,7 @@ mod tests {
                 ("[telemetry]\ntrace_ratio = 1.5", "telemetry.trace_ratio"),
                 ("[node.rdma]\ntransfer_timeout_ms = 600000", "node.rdma.transfer_timeout_ms"),
                 ("[node.rdma]\nidle_timeout_ms = 0", "node.rdma.idle_timeout_ms"),
+                ("[node.rdma]\nservice_level = 16", "node.rdma.service_level"),
             ] {
                 jail.create_file("keyway.toml", text)?;
                 match load() {

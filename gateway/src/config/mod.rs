@@ -231,6 +231,13 @@ section! {
         /// Ports that take sessions, as `"mlx5_0"` (all its ports) or `"mlx5_0/1"`. Empty:
         /// all that are active.
         pub devices: Vec<String> = Vec::new(),
+        /// The traffic class of the node's packets, 0 to 255: DSCP in the upper six bits and ECN
+        /// in the lower two, under RoCE the IP header's. Unset: what the host says for the path
+        /// (RDMA-CM), else 0. Clients have their own (`--rdma-traffic-class`).
+        pub traffic_class: Option<u8> = None,
+        /// The service level of the node's packets on InfiniBand, 0 to 15. Unset: what the subnet
+        /// manager says for the path (RDMA-CM), else 0.
+        pub service_level: Option<u8> = None,
         /// Sessions open at once.
         pub max_sessions: usize = 1024,
         /// Sessions open at once of one access key.

@@ -114,8 +114,8 @@ macro_rules! section {
 pub(crate) use section;
 
 values! {
-    "integer": u16, u32, u64, usize, Option<u64>, Option<usize>, std::num::NonZeroU32,
-        std::num::NonZeroUsize;
+    "integer": u16, u32, u64, usize, Option<u8>, Option<u64>, Option<usize>,
+        std::num::NonZeroU32, std::num::NonZeroUsize;
     "fraction from 0 to 1": f64;
     "boolean": bool;
     "text": String, Option<String>;

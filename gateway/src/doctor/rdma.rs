@@ -1,6 +1,6 @@
 //! RDMA ports: addresses, limits, and what a key can really do on each.
 
-use keyway_dataplane::direct::{PortReport, examine};
+use keyway_dataplane::direct::{PathRecord, PortReport, ResolveError, examine};
 use keyway_proto::KeyStrength;
 
 use super::{Finding, PathChoice, chain};
@@ -45,17 +45,19 @@ pub(super) async fn findings() -> Found {
 }
 
 fn finding(port: &PortReport) -> Finding {
-    let PortReport { name, firmware, info, has_windows, found, .. } = port;
+    let PortReport { name, firmware, info, has_windows, found, path, .. } = port;
     let firmware =
         if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
     let windows = if *has_windows { "type-2B windows" } else { "no windows" };
     let mut text = format!(
-        "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}{firmware}; self-test: {found}",
+        "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}{firmware}; paths: {}; self-test: \
+         {found}",
         info.link,
         info.gid_kind,
         info.gid,
         info.gid_index,
         info.mtu.bytes(),
+        paths(path.as_ref().map_err(|error| &**error)),
     );
     if found.strength == Some(KeyStrength::Window) && !found.exact {
         text.push_str("; each window gets a registration of its own");
@@ -64,6 +66,17 @@ fn finding(port: &PortReport) -> Finding {
         Some(KeyStrength::Window) => Finding::good("RDMA port", text),
         Some(_) => Finding::fair("RDMA port", text, WEAKER),
         None => Finding::fair("RDMA port", text, NONE),
+    }
+}
+
+/// How the ways to peers are found.
+fn paths(found: Result<&PathRecord, &ResolveError>) -> String {
+    match found {
+        Ok(record) => format!(
+            "resolved by RDMA-CM (service level {}, traffic class {})",
+            record.service_level, record.traffic_class
+        ),
+        Err(error) => format!("not resolved: {}", chain(error)),
     }
 }
 

@@ -143,6 +143,8 @@ fn rdma(config: &Rdma) -> RdmaConfig {
     RdmaConfig {
         mode: config.mode,
         devices: config.devices.clone(),
+        traffic_class: config.traffic_class,
+        service_level: config.service_level,
         sessions_max: config.max_sessions,
         sessions_per_key_max: config.max_sessions_per_key,
         windows_per_session_max: config.max_windows_per_session.get(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use keyway_proto::{Gid, LinkLayer, PathMtu};
 use keyway_sys::NativeError;
 use keyway_sys::verbs::abi::{self, AsyncEvent, Context, DeviceAttr, GidEntry, PortAttr};
-use keyway_sys::verbs::{Verbs, call_error};
+use keyway_sys::verbs::{Verbs, call_error, last_error};
 
 use super::{LinkError, VerbsError};
 
@@ -225,6 +225,15 @@ impl Device {
             lid: attributes.lid,
             mtu: mtu.and_then(|at| PathMtu::ALL.get(at)).copied().unwrap_or(PathMtu::B1024),
         })
+    }
+
+    /// The partition at the beginning of a port's table, which its queue pairs are in.
+    pub(super) fn pkey(&self, port: u8) -> Result<u16, NativeError> {
+        let mut pkey = 0;
+        // SAFETY: the context is open, and the key is written where it is said.
+        let code =
+            unsafe { (self.verbs.query_pkey)(self.context.as_ptr(), port, 0, &raw mut pkey) };
+        if code == 0 { Ok(u16::from_be(pkey)) } else { Err(last_error("ibv_query_pkey")) }
     }
 
     /// The GIDs of a port, in the table's order.

@@ -16,6 +16,7 @@ use super::domain::{Domain, Registration};
 use super::link_state::LinkState;
 use super::port::{Command, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
+use super::route::Route;
 use super::work::{Held, Reply, Request, Verb};
 use super::{Armed, VerbsError};
 use crate::LinkError;
@@ -26,6 +27,7 @@ pub struct PendingLink {
     state: LinkState,
     shared: Arc<Shared>,
     address: QpAddress,
+    route: Route,
 }
 
 impl PendingLink {
@@ -63,12 +65,21 @@ impl PendingLink {
             status: watch,
         });
         let state = LinkState::new(id, qp, windows, status, slot);
-        Ok(Self { state, shared, address })
+        Ok(Self { state, shared, address, route: Route::default() })
     }
 
     /// What the peer must know.
     pub fn address(&self) -> QpAddress {
         self.address
+    }
+
+    /// Has it take this way. Before anybody is told of its address: the way may carry smaller
+    /// packets than the port.
+    #[must_use]
+    pub fn along(mut self, route: Route) -> Self {
+        self.address.mtu = route.mtu(&self.shared.port.info);
+        self.route = route;
+        self
     }
 
     /// Connects to the peer. Blocks for system calls; the peer need not be ready.
@@ -79,7 +90,8 @@ impl PendingLink {
         if peer.link != self.address.link {
             return Err(VerbsError::OtherNetwork);
         }
-        self.state.qp().connect(&self.shared.port.info, peer)?;
+        let vector = self.route.vector(&self.shared.port.info, self.address.mtu, peer);
+        self.state.qp().connect(peer, &vector)?;
         self.shared.port.send(Command::Adopt(Box::new(self.state)))?;
         Ok(Link { shared: self.shared })
     }

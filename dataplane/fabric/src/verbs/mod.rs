@@ -9,6 +9,7 @@
 //! | a port's thread: the only one that posts and polls | [`port`], `reactor`, `link_state` |
 //! | destroying what a device may still touch | `undertaker` |
 //! | a connection, as tasks use it | [`link`](mod@link) |
+//! | the way to a peer, as RDMA-CM resolves it | [`route`], `resolve` |
 //! | memory that a peer may reach, until its key is dead | [`armed`] |
 //! | what an adapter can really do | [`self_test`](mod@self_test) |
 //!
@@ -27,6 +28,8 @@ pub mod open;
 pub mod port;
 mod queue;
 mod reactor;
+mod resolve;
+pub mod route;
 pub mod self_test;
 mod undertaker;
 mod waker;
@@ -46,6 +49,7 @@ use crate::gpu::GpuError;
 pub use device_test::device_memory_test;
 pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
+pub use route::{Marks, PathRecord, RESOLVE_MAX, ResolveError, Route};
 pub use self_test::{SelfTest, self_test};
 
 /// Why an adapter cannot be used.
@@ -89,4 +93,7 @@ pub enum VerbsError {
     /// The peer's address cannot be reached from this port.
     #[error("the peer is on another kind of network")]
     OtherNetwork,
+    /// No packet of this port reaches the peer.
+    #[error(transparent)]
+    NoPath(#[from] ResolveError),
 }

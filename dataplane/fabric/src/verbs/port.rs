@@ -9,14 +9,16 @@ use crossbeam_channel::Sender;
 use keyway_proto::{Gid, LinkLayer, PathMtu};
 use parking_lot::Mutex;
 
+use super::VerbsError;
 use super::device::{GidAt, GidKind};
 use super::link_state::LinkState;
 use super::queue::CompletionQueue;
 use super::reactor::Reactor;
+use super::route::Resolver;
 use super::undertaker::Undertaker;
 use super::waker::Waker;
 use super::work::{Held, Request};
-use super::{Device, Domain, LinkError, PendingLink, VerbsError};
+use super::{Device, Domain, LinkError, Marks, PathRecord, PendingLink, ResolveError, Route};
 
 /// Entries of a port's completion queue, where the device has as many. Links reserve theirs,
 /// so it never overflows.
@@ -87,6 +89,7 @@ pub(super) struct PortShared {
     waker: Arc<Waker>,
     links: AtomicU32,
     free_completions: Arc<AtomicU64>,
+    resolver: Resolver,
 }
 
 /// What tasks ask of the port's thread.
@@ -144,6 +147,7 @@ impl Port {
             waker,
             links: AtomicU32::new(0),
             free_completions: Arc::new(AtomicU64::new(entries.into())),
+            resolver: Resolver::default(),
         };
         Ok(Self { shared: Arc::new(shared), threads: Mutex::new(Some(thread)) })
     }
@@ -156,6 +160,30 @@ impl Port {
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.shared.device
+    }
+
+    /// What the host knows of the way to a peer. Where it cannot be asked, that is nothing, which
+    /// the log says once. Blocks, at most as long as [`RESOLVE_MAX`](super::RESOLVE_MAX) and a
+    /// little more.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoPath`] when it is certain that no packet gets there,
+    /// [`VerbsError::OtherNetwork`].
+    pub fn route(&self, link: LinkLayer, peer: Gid, marks: Marks) -> Result<Route, VerbsError> {
+        if link != self.shared.info.link {
+            return Err(VerbsError::OtherNetwork);
+        }
+        let PortShared { resolver, device, info, .. } = &*self.shared;
+        resolver.route(device, info, peer, marks)
+    }
+
+    /// The path to a peer, as RDMA-CM resolves it. Blocks as [`route`](Self::route) does.
+    ///
+    /// # Errors
+    /// [`ResolveError`]; whether it says something of the peer, [`ResolveError::is_certain`] tells.
+    pub fn resolve(&self, peer: Gid) -> Result<PathRecord, ResolveError> {
+        let PortShared { resolver, device, info, .. } = &*self.shared;
+        resolver.resolve(device, info, peer, None)
     }
 
     /// Makes a queue pair of a domain of this device, to be connected. Blocks for system

@@ -11,23 +11,21 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use keyway_proto::{LinkLayer, QpAddress};
+use keyway_proto::QpAddress;
 use keyway_sys::verbs::abi::{
-    self, AhAttr, CompChannel, Cq, Gid, GlobalRoute, Mw, Qp, QpAttr, QpCap, QpInitAttr, RecvWr,
-    SendWr, Wc,
+    self, CompChannel, Cq, Mw, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Wc,
 };
 use keyway_sys::verbs::{call_error, last_error};
 
 use super::device::non_blocking;
 use super::port::PortInfo;
+use super::route::Vector;
 use super::{Device, Domain, VerbsError};
 
 /// READs that a requester has in flight, and that a responder serves. Every adapter can do
 /// as many.
 const READS_IN_FLIGHT: u8 = 8;
-/// Local ACK timeout: 4.096 µs × 2^16, about 0.27 s. Adapters may take up to four times that.
-const ACK_TIMEOUT: u8 = 16;
-/// Tries before the peer is taken for dead: with the timeout above, after 1.6 to 7 s. Not 7,
+/// Tries before the peer is taken for dead: with the shortest ACK timeout after 1.6 to 7 s. Not 7,
 /// which soft-RoCE takes for "without end".
 const RETRIES: u8 = 6;
 /// Tries when the peer has no receive posted. It always has, so few are enough.
@@ -192,29 +190,15 @@ impl QueuePair {
     }
 
     /// Connects to the peer: ready to receive, then to send.
-    pub(super) fn connect(&self, port: &PortInfo, peer: &QpAddress) -> Result<(), VerbsError> {
-        let routed = port.link == LinkLayer::Ethernet || peer.gid.0[..8] != port.gid.0[..8];
+    pub(super) fn connect(&self, peer: &QpAddress, vector: &Vector) -> Result<(), VerbsError> {
         let receive = QpAttr {
             qp_state: abi::QPS_RTR,
-            path_mtu: mtu_code(port.mtu.min(peer.mtu).bytes()),
+            path_mtu: mtu_code(vector.mtu.bytes()),
             dest_qp_num: peer.qp,
             rq_psn: peer.psn,
             max_dest_rd_atomic: READS_IN_FLIGHT,
             min_rnr_timer: RNR_TIMER,
-            ah_attr: AhAttr {
-                grh: GlobalRoute {
-                    dgid: Gid(peer.gid.0),
-                    // Spreads queue pairs over the paths of a routed fabric.
-                    flow_label: fastrand::u32(..1 << 20),
-                    sgid_index: port.gid_index,
-                    hop_limit: 64,
-                    traffic_class: 0,
-                },
-                dlid: peer.lid,
-                is_global: u8::from(routed),
-                port_num: port.number,
-                ..AhAttr::default()
-            },
+            ah_attr: vector.address,
             ..QpAttr::default()
         };
         let mask = abi::QP_STATE
@@ -228,7 +212,7 @@ impl QueuePair {
         let send = QpAttr {
             qp_state: abi::QPS_RTS,
             sq_psn: self.psn,
-            timeout: ACK_TIMEOUT,
+            timeout: vector.ack_timeout,
             retry_cnt: RETRIES,
             rnr_retry: RNR_RETRIES,
             max_rd_atomic: READS_IN_FLIGHT,

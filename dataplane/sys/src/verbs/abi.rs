@@ -439,4 +439,4 @@ pub const EVENT_QP_ACCESS_ERR: c_int = 3;
 pub const EVENT_DEVICE_FATAL: c_int = 8;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -107,6 +107,7 @@ table! {
     close_device = "ibv_close_device": fn(*mut Context) -> c_int;
     query_device = "ibv_query_device": fn(*mut Context, *mut DeviceAttr) -> c_int;
     query_port = "ibv_query_port": fn(*mut Context, u8, *mut PortAttr) -> c_int;
+    query_pkey = "ibv_query_pkey": fn(*mut Context, u8, c_int, *mut u16) -> c_int;
     query_gid_table = "_ibv_query_gid_table":
         fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
     get_async_event = "ibv_get_async_event": fn(*mut Context, *mut AsyncEvent) -> c_int;

@@ -43,6 +43,17 @@ pub(crate) struct Transfer {
     /// RDMA ports to use, such as mlx5_0 or mlx5_0/1; all active ones unless said.
     #[arg(long, env = "KEYWAY_RDMA_DEVICES", value_name = "PORT", value_delimiter = ',')]
     rdma_devices: Vec<String>,
+    /// Traffic class of this end's RDMA packets: under RoCE, DSCP and ECN.
+    #[arg(long, env = "KEYWAY_RDMA_TRAFFIC_CLASS", value_name = "0-255")]
+    rdma_traffic_class: Option<u8>,
+    /// Service level of this end's packets on InfiniBand; the subnet manager's unless said.
+    #[arg(
+        long,
+        env = "KEYWAY_RDMA_SERVICE_LEVEL",
+        value_name = "0-15",
+        value_parser = clap::value_parser!(u8).range(0..=15)
+    )]
+    rdma_service_level: Option<u8>,
     /// Refuse weaker keys to this process's memory.
     #[arg(long, value_enum, value_name = "STRENGTH")]
     require_strength: Option<StrengthChoice>,
@@ -105,6 +116,8 @@ impl Transfer {
     /// Adds these settings to a client's.
     pub(crate) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
         let mut rdma = RdmaConfig::default().strength_max(self.strength_max.into());
+        rdma.traffic_class = self.rdma_traffic_class;
+        rdma.service_level = self.rdma_service_level;
         if !self.rdma_devices.is_empty() {
             rdma = rdma.devices(&self.rdma_devices);
         }

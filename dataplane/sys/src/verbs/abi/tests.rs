@@ -14,6 +14,8 @@ macro_rules! layout {
     };
 }
 
+pub(crate) use layout;
+
 /// Every size and offset that the tables rely on: `type member offset` a line.
 fn ours() -> String {
     let mut out = String::new();
@@ -103,12 +105,18 @@ const CONSTANTS: [(&str, i64); 45] = [
 /// Goal: our layouts are the header's. Method: the C compiler prints its own.
 #[test]
 fn layouts_are_those_of_the_header() {
-    let ours = ours();
-    let mut program = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
-         _Static_assert(__builtin_types_compatible_p(__typeof__(&ibv_reg_dmabuf_mr), struct ibv_mr \
-         *(*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)), \"ibv_reg_dmabuf_mr\");\n\
-         int main(void) {\n",
+    let register = "_Static_assert(__builtin_types_compatible_p(__typeof__(&ibv_reg_dmabuf_mr), \
+         struct ibv_mr *(*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)), \
+         \"ibv_reg_dmabuf_mr\");\n";
+    compare(&ours(), "infiniband/verbs.h", register);
+}
+
+/// Compares `type member offset` lines of ours with what a C program prints that includes the
+/// header and begins with `prologue`. Says so where there is no header or no compiler.
+pub(crate) fn compare(ours: &str, header: &str, prologue: &str) {
+    let mut program = format!(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <{header}>\n{prologue}\
+         int main(void) {{\n"
     );
     for line in ours.lines() {
         let (rest, _) = line.rsplit_once(' ').unwrap();
@@ -121,7 +129,8 @@ fn layouts_are_those_of_the_header() {
         writeln!(program, "printf(\"%s %zu\\n\", \"{rest}\", (size_t){value});").unwrap();
     }
     program.push_str("return 0; }\n");
-    let folder = std::env::temp_dir().join(format!("keyway-layout-{}", std::process::id()));
+    let name = header.replace(['/', '.'], "-");
+    let folder = std::env::temp_dir().join(format!("keyway-layout-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
     std::fs::write(&source, program).unwrap();
@@ -130,16 +139,22 @@ fn layouts_are_those_of_the_header() {
         Ok(output) if output.status.success() => {
             String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap()
         }
-        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("infiniband/verbs.h") => {
-            println!("skipped: infiniband/verbs.h is not installed");
-            ours.clone()
+        Ok(output) if misses(&output.stderr, header) => {
+            println!("skipped: {header} is not installed");
+            ours.to_owned()
         }
         Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => {
             println!("skipped: no C compiler: {error}");
-            ours.clone()
+            ours.to_owned()
         }
     };
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(ours, theirs);
+}
+
+/// Whether it is the header, or one that it includes, that the compiler does not find.
+fn misses(said: &[u8], header: &str) -> bool {
+    let said = String::from_utf8_lossy(said);
+    said.lines().any(|line| line.contains("No such file") && line.contains(header))
 }
