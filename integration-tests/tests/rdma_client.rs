@@ -9,10 +9,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use keyway_client::{
     Client, ClientError, Credentials, Fallback, HostBuffer, PathPolicy, RdmaConfig, RetryPolicy,
 };
+use keyway_integration_tests::process::command;
+use keyway_integration_tests::rdma::{self, TosCounter};
 use keyway_integration_tests::server::Options;
 use keyway_integration_tests::skip::skipped;
 use keyway_integration_tests::wire::Request;
@@ -254,5 +256,45 @@ async fn what_cannot_go_by_rdma_goes_over_http_and_is_said() -> Result<()> {
     ensure!(put.path == TransferPath::Http && put.fallbacks.is_empty());
     let put = auto.put_object("fallback", "large").body(pattern(MIB)).send().await?;
     ensure!((put.path, put.strength) == DIRECT);
+    Ok(())
+}
+
+/// Goal: what operator and caller say of packets reaches the wire, each end's in its direction.
+/// Method: counters where packets arrive; the node is on kwa's end, the caller on kwb's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_end_marks_its_packets() -> Result<()> {
+    let test = "each_end_marks_its_packets";
+    let config = "node.rdma.traffic_class = 0x48\n";
+    let Some(server) = server_with(test, config)? else { return Ok(()) };
+    let (from_node, from_caller) = (TosCounter::new("kwb", 0x48)?, TosCounter::new("kwa", 0x68)?);
+    let rdma = RdmaConfig::default().devices(["rxe1"]).traffic_class(0x68);
+    let client = builder(&server).rdma(rdma).build()?;
+    client.create_bucket("marked").await?;
+    let content = pattern(MIB);
+    client.put_object("marked", "key").body(content.clone()).send().await?;
+    let got = client.get_object("marked", "key").bytes().await?;
+    ensure!(got.target == content && (got.path, got.strength) == DIRECT);
+    // A MiB each way, in packets of 4 KiB at most.
+    let (node, caller) = (from_node.packets()?, from_caller.packets()?);
+    ensure!(node >= 256 && caller >= 256, "{node} packets of the node's, {caller} of the caller's");
+    Ok(())
+}
+
+/// Goal: an operator sees how paths are found.
+#[test]
+fn the_doctor_tells_of_paths() -> Result<()> {
+    if rdma::is_missing() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let said = command(dir.path())?.args(["doctor", "--json", "--data-dir", "data"]).output()?;
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout)?;
+    let findings = report["findings"].as_array().context("findings")?;
+    let ports: Vec<_> = findings.iter().filter(|found| found["subject"] == "RDMA port").collect();
+    ensure!(!ports.is_empty(), "no port in {report}");
+    for port in ports {
+        let found = port["found"].as_str().unwrap_or_default();
+        ensure!(found.contains("; paths: resolved by RDMA-CM (service level 0"), "{found}");
+    }
     Ok(())
 }
