@@ -48,6 +48,6 @@ pub use session::{
     SessionSelector,
 };
 pub use session_token::{InvalidSessionToken, SessionToken};
-pub use token::{InvalidRdmaToken, RdmaToken};
+pub use token::{DcKey, DctAddress, InvalidRdmaToken, RdmaToken};
 pub use verification::Verification;
 pub use weight::{InvalidWeight, Weight};
