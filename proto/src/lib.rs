@@ -32,7 +32,7 @@ pub mod weight;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use data_key::DataKey;
-pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
+pub use direct::{DirectPlan, DirectTarget, DirectWork, RemoteKey, RemoteWindow};
 pub use durability::{Durability, FlushReply, FlushRequest, Standing};
 pub use gather::{GatherPiece, GatherPlan};
 pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};

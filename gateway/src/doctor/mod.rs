@@ -85,13 +85,13 @@ impl Report {
 }
 
 /// Looks at this machine, and at the file system of `data_dir` (made where it is missing, and
-/// removed again). Takes up to seconds; blocks.
-pub async fn examine(data_dir: &Path) -> Report {
+/// removed again). `dc_key` says whether `node.rdma.dc_key` is set. Takes up to seconds; blocks.
+pub async fn examine(data_dir: &Path, dc_key: bool) -> Report {
     let mut findings = vec![limits::kernel(), limits::cores()];
     findings.extend(store::examine(data_dir).await);
     findings.extend([limits::locked_memory(), limits::memory_tier()]);
     findings.extend([limits::descriptors(), limits::clock()]);
-    let rdma::Found { ports, findings: rdma, path } = rdma::findings().await;
+    let rdma::Found { ports, findings: rdma, path } = rdma::findings(dc_key).await;
     let (gpus, gpu_path) = gpu::findings(&ports).await;
     findings.extend(rdma);
     findings.extend(gpus);
