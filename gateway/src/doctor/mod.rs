@@ -139,7 +139,7 @@ mod tests {
     async fn every_machine_gets_a_report_and_its_directory_back() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        let report = examine(&data).await;
+        let report = examine(&data, false).await;
         assert!(!data.exists(), "the doctor leaves nothing behind");
         let subjects: Vec<&str> = report.findings.iter().map(|f| f.subject).collect();
         for wanted in ["kernel", "data directory", "store access", "memory tier", "GPUs"] {
@@ -157,6 +157,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(!examine(&file.join("data")).await.is_usable());
+        assert!(!examine(&file.join("data"), false).await.is_usable());
     }
 }
