@@ -143,7 +143,7 @@ impl Rig {
         let key = self.key.clone();
         let plan = GatherPlan { transfer, tenant, weight, chunks, pieces, verification, key };
         let work = DirectWork::Gather(plan, crc());
-        let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
+        let target = SessionToken::new(self.session, windows.to_vec()).unwrap().into();
         DirectPlan { owner: self.owner.clone(), target, work }
     }
 
@@ -449,7 +449,7 @@ async fn encrypted_bytes_go_out_of_memory_and_into_it() {
     {
         let mut buffer = HostBuffer::shared(length).unwrap();
         let mut armed = rig.arm(&mut buffer, Direction::Read).await;
-        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap();
+        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap().into();
         let put = PutPlan {
             transfer: TransferId::generate(),
             tenant: rig.owner.tenant,
@@ -475,7 +475,7 @@ async fn encrypted_bytes_go_out_of_memory_and_into_it() {
         }
         let mut back = HostBuffer::shared(length).unwrap();
         let mut armed = rig.arm_with(0, &mut back, Direction::Write).await;
-        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap();
+        let target = SessionToken::new(rig.session, vec![armed.remote()]).unwrap().into();
         let piece =
             |chunk: &ChunkSpec| Piece { chunk: chunk.id, range: ByteRange::whole(chunk.length) };
         let get = GetPlan {

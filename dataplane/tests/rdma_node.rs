@@ -120,7 +120,7 @@ async fn bad_grants_move_nothing() {
         (other.session, client.owner.clone()),
         (SessionId::new(NODE, 12345), client.owner.clone()),
     ] {
-        let target = SessionToken::new(session, vec![armed.remote()]).unwrap();
+        let target = SessionToken::new(session, vec![armed.remote()]).unwrap().into();
         let DirectWork::Get(get, digests) = plan.work.clone() else { unreachable!() };
         let get = GetPlan { tenant: owner.tenant, ..get };
         let stolen = DirectPlan { owner, target, work: DirectWork::Get(get, digests) };

@@ -1,10 +1,10 @@
 //! Direct transfers: what a grant lets a node do with a client's memory.
 
 use crate::gather::GatherPlan;
-use crate::id::{SessionId, TenantId, TransferId};
+use crate::id::{NodeId, SessionId, TenantId, TransferId};
 use crate::plan::{GetPlan, PutPlan};
 use crate::session::SessionOwner;
-use crate::{DigestSet, SessionToken, Weight};
+use crate::{DigestSet, RdmaToken, SessionToken, Weight};
 
 /// The key of a window or a registration, as the client's adapter knows it. Whoever holds it
 /// can reach the memory, so it has no `Debug` that shows it.
@@ -33,10 +33,49 @@ pub struct RemoteWindow {
 pub struct DirectPlan {
     /// Whose request it is: the session must be this owner's.
     pub owner: SessionOwner,
-    /// The session and its windows, filled or drained in this order.
-    pub target: SessionToken,
+    /// The windows, filled or drained in this order, and the session or the queue that they are
+    /// reached through.
+    pub target: DirectTarget,
     /// What moves.
     pub work: DirectWork,
+}
+
+/// The memory of a client's that a transfer is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectTarget {
+    /// Windows of a session.
+    Session(SessionToken),
+    /// One window at a dynamically connected target, and the node that is to reach it.
+    Dynamic(NodeId, RdmaToken),
+}
+
+impl DirectTarget {
+    /// The session. Without one: the number 0 of the node, which no session has.
+    pub fn session(&self) -> SessionId {
+        match self {
+            Self::Session(token) => token.session(),
+            Self::Dynamic(node, _) => SessionId::new(*node, 0),
+        }
+    }
+
+    /// The windows, in the order of the bytes.
+    pub fn windows(&self) -> &[RemoteWindow] {
+        match self {
+            Self::Session(token) => token.windows(),
+            Self::Dynamic(_, token) => std::slice::from_ref(token.window()),
+        }
+    }
+
+    /// Bytes in all windows.
+    pub fn length(&self) -> u64 {
+        self.windows().iter().map(|window| u64::from(window.length)).sum()
+    }
+}
+
+impl From<SessionToken> for DirectTarget {
+    fn from(token: SessionToken) -> Self {
+        Self::Session(token)
+    }
 }
 
 /// What a direct transfer moves.

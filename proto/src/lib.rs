@@ -32,7 +32,7 @@ pub mod weight;
 
 pub use checksum::{Checksum, ChecksumKind, DigestSet, Digests};
 pub use data_key::DataKey;
-pub use direct::{DirectPlan, DirectWork, RemoteKey, RemoteWindow};
+pub use direct::{DirectPlan, DirectTarget, DirectWork, RemoteKey, RemoteWindow};
 pub use durability::{Durability, FlushReply, FlushRequest, Standing};
 pub use gather::{GatherPiece, GatherPlan};
 pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};
@@ -48,6 +48,6 @@ pub use session::{
     SessionSelector,
 };
 pub use session_token::{InvalidSessionToken, SessionToken};
-pub use token::{InvalidRdmaToken, RdmaToken};
+pub use token::{DcKey, DctAddress, InvalidRdmaToken, RdmaToken};
 pub use verification::Verification;
 pub use weight::{InvalidWeight, Weight};

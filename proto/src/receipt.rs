@@ -76,6 +76,9 @@ impl fmt::Display for TransferPath {
 pub enum KeyStrength {
     /// No memory was exposed: the bytes came through the HTTP body.
     Http,
+    /// The client's own memory, registered for long: whoever holds the key reaches all that was
+    /// registered with it, until the client ends it by itself.
+    Standing,
     /// A long-lived registration of memory that transfers are copied out of and into.
     Slab,
     /// Memory that a node of the same host has mapped; the key is an entry in a table that the
@@ -91,13 +94,21 @@ pub enum KeyStrength {
 
 impl KeyStrength {
     /// All of them, the weakest first.
-    pub const ALL: [Self; 6] =
-        [Self::Http, Self::Slab, Self::Ipc, Self::Registration, Self::WindowLocal, Self::Window];
+    pub const ALL: [Self; 7] = [
+        Self::Http,
+        Self::Standing,
+        Self::Slab,
+        Self::Ipc,
+        Self::Registration,
+        Self::WindowLocal,
+        Self::Window,
+    ];
 
     /// The name, as it appears in headers and results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
+            Self::Standing => "standing",
             Self::Slab => "slab",
             Self::Ipc => "ipc",
             Self::Registration => "registration",

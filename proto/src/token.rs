@@ -7,18 +7,88 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::direct::{RemoteKey, RemoteWindow};
+use crate::session::Gid;
+
 /// Characters of a token.
 pub const RDMA_TOKEN_CHARS: usize = 81;
 
 /// A parsed token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RdmaToken {
-    address: u64,
-    length: u32,
-    rkey: u32,
-    lid: u16,
-    dct_number: u32,
-    gid: Option<[u8; 16]>,
+    window: RemoteWindow,
+    target: DctAddress,
+}
+
+/// Where a dynamically connected target is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DctAddress {
+    /// Its port's GID, where it has one.
+    pub gid: Option<Gid>,
+    /// Its port's local identifier on an InfiniBand subnet.
+    pub lid: u16,
+    /// Its number, 24 bits.
+    pub number: u32,
+}
+
+/// The access key that dynamically connected targets are made with. Tokens do not carry it: both
+/// ends are configured. It is no secret of a tenant's, and is still never shown: it serializes
+/// as `(hidden)`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DcKey(pub u64);
+
+impl fmt::Debug for DcKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DcKey(hidden)")
+    }
+}
+
+impl Serialize for DcKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("(hidden)")
+    }
+}
+
+/// A number, or a text of `0x` and 1 to 16 hexadecimal digits. Errors do not repeat it.
+impl<'de> Deserialize<'de> for DcKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Key;
+        impl Visitor<'_> for Key {
+            type Value = DcKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer from 0 on, or \"0x\" and up to 16 hexadecimal digits")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<DcKey, E> {
+                Ok(DcKey(number))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<DcKey, E> {
+                u64::try_from(number).map(DcKey).map_err(|_| refused(&self))
+            }
+
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<DcKey, E> {
+                Err(refused(&self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DcKey, E> {
+                let digits =
+                    text.strip_prefix("0x").filter(|digits| (1..=16).contains(&digits.len()));
+                let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+                let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                number.map(DcKey).ok_or_else(|| refused(&self))
+            }
+        }
+
+        fn refused<E: de::Error>(key: &Key) -> E {
+            E::invalid_type(de::Unexpected::Other("another value"), key)
+        }
+        deserializer.deserialize_any(Key)
+    }
 }
 
 /// A text that is no token. It does not repeat the text.
@@ -39,56 +109,62 @@ impl RdmaToken {
     ) -> Option<Self> {
         let ends = address.checked_add(u64::from(length)).is_some();
         (ends && length > 0 && dct_number >> 24 == 0).then_some(Self {
-            address,
-            length,
-            rkey,
-            lid,
-            dct_number,
-            gid,
+            window: RemoteWindow { address, length, key: RemoteKey(rkey) },
+            target: DctAddress { gid: gid.map(Gid), lid, number: dct_number },
         })
+    }
+
+    /// The memory, and the key to it.
+    pub fn window(&self) -> &RemoteWindow {
+        &self.window
+    }
+
+    /// Where it is reached.
+    pub fn target(&self) -> DctAddress {
+        self.target
     }
 
     /// The first byte's address in the client's memory.
     pub fn address(&self) -> u64 {
-        self.address
+        self.window.address
     }
 
     /// Bytes that may be reached.
     pub fn length(&self) -> u32 {
-        self.length
+        self.window.length
     }
 
     /// The key.
     pub fn rkey(&self) -> u32 {
-        self.rkey
+        self.window.key.0
     }
 
     /// The client's local identifier on an InfiniBand subnet.
     pub fn lid(&self) -> u16 {
-        self.lid
+        self.target.lid
     }
 
     /// The number of the client's dynamically connected target, 24 bits.
     pub fn dct_number(&self) -> u32 {
-        self.dct_number
+        self.target.number
     }
 
     /// The client's global identifier, where it has one.
     pub fn gid(&self) -> Option<[u8; 16]> {
-        self.gid
+        self.target.gid.map(|gid| gid.0)
     }
 
     /// The text form, for the header alone.
     pub fn encode(&self) -> String {
-        let gid = u128::from_be_bytes(self.gid.unwrap_or_default());
+        let gid = u128::from_be_bytes(self.gid().unwrap_or_default());
         format!(
             "{:016x}:{:08x}:{:08x}:{:04x}:{:06x}:{:x}:{gid:032x}",
-            self.address,
-            self.length,
-            self.rkey,
-            self.lid,
-            self.dct_number,
-            u8::from(self.gid.is_some()),
+            self.address(),
+            self.length(),
+            self.rkey(),
+            self.lid(),
+            self.dct_number(),
+            u8::from(self.gid().is_some()),
         )
     }
 }
@@ -185,6 +261,35 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<RdmaToken>(), Err(InvalidRdmaToken), "{bad}");
         }
+    }
+
+    #[test]
+    fn access_keys_are_numbers_or_hexadecimal_and_hidden() {
+        let read = |text: &str| serde_json::from_str::<DcKey>(text);
+        for (text, number) in [
+            ("0", 0),
+            ("18446744073709551615", u64::MAX),
+            ("\"0x1234\"", 0x1234),
+            ("\"0xFFFFffffffffffff\"", u64::MAX),
+        ] {
+            assert_eq!(read(text).expect(text), DcKey(number));
+        }
+        for bad in [
+            "-77777777",
+            "77777777.5",
+            "18446744073709551616",
+            "\"77777777\"",
+            "\"0x\"",
+            "\"0x+7777777\"",
+            "\"0x17777777777777777\"",
+            "null",
+            "[77777777]",
+        ] {
+            let error = read(bad).expect_err(bad).to_string();
+            assert!(!error.contains("7777777"), "{error}");
+        }
+        let shown = format!("{:?} {}", DcKey(4242), serde_json::to_string(&DcKey(4242)).unwrap());
+        assert!(!shown.contains("4242") && shown.contains("(hidden)"), "{shown}");
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use keyway_proto::DcKey;
 use serde::{Deserialize, Serialize};
 
 use crate::store::AccessMode;
@@ -29,6 +30,9 @@ pub struct RdmaConfig {
     pub windows_per_session_max: u32,
     /// A session that was not used for this long is closed.
     pub idle_timeout_ms: u64,
+    /// What dynamically connected targets of clients are made with; none means that they are not
+    /// served.
+    pub dc_key: Option<DcKey>,
     /// A transfer that takes longer is given up, and its key ended.
     pub transfer_timeout_ms: u64,
 }
@@ -44,6 +48,7 @@ impl Default for RdmaConfig {
             sessions_per_key_max: 256,
             windows_per_session_max: 64,
             idle_timeout_ms: 300_000,
+            dc_key: None,
             transfer_timeout_ms: 60_000,
         }
     }

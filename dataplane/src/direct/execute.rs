@@ -12,7 +12,7 @@ use keyway_fabric::ipc::MemoryKind;
 use keyway_fabric::memory::LeasePool;
 use keyway_proto::key::{Direction, Relinquished, Worker, WorkerAction, WorkerEvent};
 use keyway_proto::{
-    Digests, DirectPlan, DirectWork, Durability, KeyFate, KeyStrength, Receipt, SessionToken,
+    Digests, DirectPlan, DirectTarget, DirectWork, Durability, KeyFate, KeyStrength, Receipt,
     TransferPath,
 };
 use tokio::sync::oneshot;
@@ -53,8 +53,8 @@ pub(crate) async fn execute(
     abandoned: oneshot::Receiver<()>,
 ) -> Transferred {
     let Accepted { plan, session, deadline } = accepted;
-    let strength = session.0.strength;
-    match &session.0.way {
+    let strength = session.session.strength;
+    match &session.session.way {
         Way::Verbs(way) => {
             let over = Over { way, path: TransferPath::VerbsHost, strength };
             over.execute(&needs, &plan, deadline, abandoned).await
@@ -68,6 +68,14 @@ pub(crate) async fn execute(
             };
             let over = Over { way, path, strength };
             over.execute(&needs, &plan, deadline, abandoned).await
+        }
+        Way::Dynamic(way) => {
+            let over = Over { way, path: TransferPath::VerbsHost, strength };
+            let transferred = over.execute(&needs, &plan, deadline, abandoned).await;
+            if transferred.key == Relinquished::Quiet {
+                way.settle();
+            }
+            transferred
         }
     }
 }
@@ -171,7 +179,7 @@ fn direction_of(work: &DirectWork) -> Direction {
 struct Ending<'a, T> {
     worker: Worker,
     way: &'a T,
-    target: &'a SessionToken,
+    target: &'a DirectTarget,
 }
 
 impl<T: Transport> Ending<'_, T> {

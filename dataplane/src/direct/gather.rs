@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Revoker;
-use keyway_proto::{ChecksumKind, DigestSet, GatherPlan, RemoteWindow, SessionToken, Verification};
+use keyway_proto::{ChecksumKind, DigestSet, DirectTarget, GatherPlan, RemoteWindow, Verification};
 
 use super::execute::Needs;
 use super::get::{BATCHES_IN_FLIGHT, Tail, reachable};
@@ -31,7 +31,7 @@ const SUMMED_AT_ONCE_BYTES: u64 = 1 << 20;
 pub(super) async fn run<T: Transport>(
     plan: &GatherPlan,
     digests: DigestSet,
-    target: &SessionToken,
+    target: &DirectTarget,
     way: &T,
     revoker: Revoker,
     needs: &Needs,

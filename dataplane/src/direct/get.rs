@@ -15,7 +15,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use keyway_fabric::memory::{LeaseClass, LeasePool};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Revoker;
-use keyway_proto::{ChecksumKind, DigestSet, Digests, GetPlan, SessionToken};
+use keyway_proto::{ChecksumKind, DigestSet, Digests, DirectTarget, GetPlan};
 
 use super::execute::Needs;
 use super::remote::RemoteCursor;
@@ -37,7 +37,7 @@ pub(super) struct Tail<B> {
 pub(super) async fn run<T: Transport>(
     plan: &GetPlan,
     digests: DigestSet,
-    target: &SessionToken,
+    target: &DirectTarget,
     way: &T,
     revoker: Revoker,
     needs: &Needs,

@@ -38,12 +38,12 @@ impl GrantKeys {
     }
 
     /// The key to seal with now.
-    pub(super) fn sealing_key(&self) -> SealingKey {
+    pub(super) fn sealing_key(&self, dynamic: bool) -> SealingKey {
         let mut ring = self.0.lock();
         if ring.since.elapsed() >= CURRENT {
             ring.rotate();
         }
-        SealingKey { key: ring.current.clone(), fresh_for: FRESH }
+        SealingKey { key: ring.current.clone(), fresh_for: FRESH, dynamic }
     }
 
     /// Accepts a grant once.
@@ -90,17 +90,17 @@ mod tests {
     #[test]
     fn the_previous_key_is_still_accepted() {
         let keys = GrantKeys::new(NodeId(1));
-        let first = keys.sealing_key();
+        let first = keys.sealing_key(false);
         keys.0.lock().rotate();
         assert!(keys.accept(&sealed(&first, 1), NOW_MS).is_ok());
-        assert!(keys.accept(&sealed(&keys.sealing_key(), 2), NOW_MS).is_ok());
+        assert!(keys.accept(&sealed(&keys.sealing_key(false), 2), NOW_MS).is_ok());
         keys.0.lock().rotate();
         assert_eq!(keys.accept(&sealed(&first, 3), NOW_MS), Err(GrantError::UnknownKey));
     }
 
     #[test]
     fn an_earlier_life_is_refused() {
-        let before = GrantKeys::new(NodeId(1)).sealing_key();
+        let before = GrantKeys::new(NodeId(1)).sealing_key(false);
         let now = GrantKeys::new(NodeId(1));
         assert!(now.accept(&sealed(&before, 1), NOW_MS).is_err());
     }

@@ -6,6 +6,7 @@
 //! | the door for clients of this host | [`door`] |
 //! | a session: a queue pair in its tenant's protection domain, or shared mappings | [`session`] |
 //! | what a session's bytes travel over | [`transport`] |
+//! | clients without a session, with dynamically connected targets | [`dynamic`] |
 //! | a grant is verified, once | [`keys`] |
 //! | the plan is executed, the key ended, whatever happens | [`execute`] |
 //! | bytes: extents → leases → the client's memory | [`get`] |
@@ -15,6 +16,7 @@
 
 mod config;
 mod door;
+mod dynamic;
 mod execute;
 mod gather;
 mod get;
@@ -33,18 +35,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use keyway_fabric::ipc::NodeGpus;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    DirectPlan, Door, LocalSessionOffer, LocalSessionRequest, NodeId, Rail, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector,
+    DirectPlan, DirectTarget, Door, LocalSessionOffer, LocalSessionRequest, NodeId, Rail,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector,
 };
 use keyway_rpc::convert;
 use parking_lot::Mutex;
 
 use crate::engine::NodeMemory;
-use crate::node::{DirectError, SealingKey, SessionError};
+use crate::node::{DirectError, SealingKey, SessionError, TransferError};
 use door::LocalDoor;
 use keys::GrantKeys;
 use rail::NodeRail;
-use session::{Sessions, Use};
+use session::{Sessions, Use, Way};
 
 pub use config::{IpcConfig, RdmaConfig};
 pub use door::DoorUnavailable;
@@ -129,7 +131,7 @@ impl Direct {
     }
 
     pub(crate) fn sealing_key(&self) -> SealingKey {
-        self.keys.sealing_key()
+        self.keys.sealing_key(self.rails.iter().any(|rail| rail.dynamic.is_some()))
     }
 
     pub(crate) async fn open_session(
@@ -162,7 +164,13 @@ impl Direct {
     pub(crate) async fn close_sessions(&self, selector: &SessionSelector) -> u64 {
         // Tickets first: nobody comes in behind us.
         let withdrawn = self.door.lock().as_ref().map_or(0, |door| door.withdraw(selector));
-        withdrawn + self.sessions.close(selector).await
+        let closed = withdrawn + self.sessions.close(selector).await;
+        if let SessionSelector::Tenant(tenant) = selector {
+            for dynamic in self.rails.iter().filter_map(|rail| rail.dynamic.as_ref()) {
+                dynamic.forget(*tenant);
+            }
+        }
+        closed
     }
 
     pub(crate) fn count_sessions(&self, selector: &SessionSelector) -> u64 {
@@ -178,15 +186,19 @@ impl Direct {
     }
 
     /// Checks a grant and its plan; each grant passes once.
-    pub(crate) fn accept(&self, sealed: &[u8]) -> Result<Accepted, DirectError> {
-        let accepted = self.check(sealed);
+    pub(crate) async fn accept(
+        &self,
+        sealed: &[u8],
+        memory: &NodeMemory,
+    ) -> Result<Accepted, DirectError> {
+        let accepted = self.check(sealed, memory).await;
         if accepted.is_err() {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
         accepted
     }
 
-    fn check(&self, sealed: &[u8]) -> Result<Accepted, DirectError> {
+    async fn check(&self, sealed: &[u8], memory: &NodeMemory) -> Result<Accepted, DirectError> {
         let grant = self.keys.accept(sealed, unix_ms())?;
         let plan = convert::direct_plan(grant.plan);
         let plan = plan.map_err(|_| DirectError::InvalidPlan("the plan is malformed"))?;
@@ -196,10 +208,20 @@ impl Direct {
         if plan.length() == 0 || !plan.fits() {
             return Err(DirectError::InvalidPlan("the bytes do not fit the windows"));
         }
-        let session = self.sessions.take(plan.session(), &plan.owner);
+        let timeout = std::time::Duration::from_millis(self.config.transfer_timeout_ms);
+        let deadline = tokio::time::Instant::now() + timeout;
+        let session = match &plan.target {
+            DirectTarget::Session(token) => self.sessions.take(token.session(), &plan.owner),
+            DirectTarget::Dynamic(_, token) => {
+                let way = dynamic::way(&self.rails, plan.owner.tenant, token.target(), memory);
+                let way = tokio::time::timeout_at(deadline, way).await;
+                let way = Way::Dynamic(way.map_err(|_| DirectError::TimedOut)??);
+                let listed = self.sessions.alone(plan.owner.clone(), way, &self.config);
+                Some(listed.map_err(|_| TransferError::Busy)?)
+            }
+        };
         let session = session.ok_or(DirectError::NoSuchSession)?;
-        let deadline = std::time::Duration::from_millis(self.config.transfer_timeout_ms);
-        Ok(Accepted { plan, session, deadline: tokio::time::Instant::now() + deadline })
+        Ok(Accepted { plan, session, deadline })
     }
 
     /// Counts the end of a key.

@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, ready, try_join_all};
 use keyway_fabric::memory::{Lease, LeasePool};
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::seal::opened_length;
-use keyway_proto::{DigestSet, Digests, Durability, PutPlan, SessionToken};
+use keyway_proto::{DigestSet, Digests, DirectTarget, Durability, PutPlan};
 
 use super::execute::Needs;
 use super::land::{self, Landed};
@@ -67,7 +67,7 @@ impl Staged {
 
 pub(super) async fn run<T: Transport>(
     plan: &PutPlan,
-    target: &SessionToken,
+    target: &DirectTarget,
     way: &T,
     needs: &Needs,
     turn: Turn,

@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use keyway_fabric::gpu::{Gpu, GpuUuid};
 use keyway_fabric::memory::Arena;
 use keyway_fabric::verbs::{
-    Access, Device, Domain, Marks, Opened, PathRecord, Port, PortInfo, Registration, ResolveError,
-    SelfTest, VerbsError, device_memory_test, open_ports, self_test,
+    Access, Device, Domain, Marks, NoDynamic, Opened, PathRecord, Port, PortInfo, Registration,
+    ResolveError, SelfTest, VerbsError, device_memory_test, dynamic_test, open_ports, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
 use keyway_sys::NativeError;
 use parking_lot::Mutex;
 
 use super::RdmaConfig;
+use super::dynamic::Dynamic;
 use crate::engine::NodeMemory;
 use crate::store::AccessMode;
 
@@ -36,6 +38,8 @@ pub(super) struct NodeRail {
     pub(super) strength: KeyStrength,
     /// What the node's packets carry.
     pub(super) marks: Marks,
+    /// For clients with dynamically connected targets, where they are served.
+    pub(super) dynamic: Option<Dynamic>,
     /// The domains of the tenants that have sessions here.
     domains: Mutex<HashMap<TenantId, Weak<TenantDomain>>>,
 }
@@ -118,7 +122,9 @@ pub struct PortReport {
     pub path: Result<PathRecord, Arc<ResolveError>>,
     /// What it can really do with host memory.
     pub found: SelfTest,
-    /// The same with the memory of each GPU whose driver lets adapters reach it.
+    /// Whether it does dynamically connected transport, or why not.
+    pub dynamic: Result<(), NoDynamic>,
+    /// What it can do with the memory of each GPU whose driver lets adapters reach it.
     pub gpus: Vec<(GpuUuid, SelfTest)>,
 }
 
@@ -143,6 +149,7 @@ pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
             has_windows: device.has_windows(),
             found: self_test(&port).await,
             path: port.resolve(info.gid).map_err(Arc::new),
+            dynamic: dynamic_test(&port).await.map(drop),
             gpus,
             info,
         });
@@ -184,13 +191,32 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
         tracing::info!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA port");
         if let Some(strength) = found.strength {
             let number = rails.len() as u32;
-            rails.push(NodeRail { number, port, strength, marks, domains: Mutex::default() });
+            let dynamic = dynamic(&port, config).await;
+            let domains = Mutex::default();
+            rails.push(NodeRail { number, port, strength, marks, dynamic, domains });
         }
     }
     if rails.is_empty() && required {
         return Err(RdmaUnavailable::NoPort);
     }
     Ok(rails)
+}
+
+/// What serves clients with dynamically connected targets, where the operator wants it and the port
+/// can do it.
+async fn dynamic(port: &Port, config: &RdmaConfig) -> Option<Dynamic> {
+    let key = config.dc_key?;
+    let (device, port_number) = (&port.info().device, port.info().number);
+    match dynamic_test(port).await {
+        Ok(dc) => {
+            tracing::info!(%device, port = port_number, "DC targets are served");
+            Some(Dynamic::new(dc, key, Duration::from_millis(config.idle_timeout_ms)))
+        }
+        Err(why) => {
+            tracing::info!(%device, port = port_number, %why, "DC targets are not served");
+            None
+        }
+    }
 }
 
 /// The wanted ports that open; what does not is said in the log.

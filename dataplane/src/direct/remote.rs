@@ -1,6 +1,6 @@
 //! A client's windows as one run of bytes.
 
-use keyway_proto::{RemoteWindow, SessionToken};
+use keyway_proto::{DirectTarget, RemoteWindow};
 
 /// How far a transfer has come in its windows.
 pub(super) struct RemoteCursor {
@@ -10,9 +10,9 @@ pub(super) struct RemoteCursor {
 }
 
 impl RemoteCursor {
-    /// At the first byte of the token's first window.
-    pub(super) fn new(token: &SessionToken) -> Self {
-        Self { windows: token.windows().to_vec(), at: 0, offset: 0 }
+    /// At the first byte of the first window.
+    pub(super) fn new(target: &DirectTarget) -> Self {
+        Self { windows: target.windows().to_vec(), at: 0, offset: 0 }
     }
 
     /// The next `bytes` bytes: runs, each in one window. Fewer when the windows end before.
@@ -36,7 +36,7 @@ impl RemoteCursor {
 
 #[cfg(test)]
 mod tests {
-    use keyway_proto::{RemoteKey, SessionId};
+    use keyway_proto::{RemoteKey, SessionId, SessionToken};
 
     use super::*;
 
@@ -45,7 +45,7 @@ mod tests {
         let window = |address, length| RemoteWindow { address, length, key: RemoteKey(1) };
         let windows = vec![window(0x1000, 10), window(0x5000, 4), window(0x9000, 100)];
         let token = SessionToken::new(SessionId(1), windows).expect("sound");
-        let mut cursor = RemoteCursor::new(&token);
+        let mut cursor = RemoteCursor::new(&token.into());
         assert_eq!(cursor.take(4), [window(0x1000, 4)]);
         assert_eq!(cursor.take(12), [window(0x1004, 6), window(0x5000, 4), window(0x9000, 2)]);
         assert_eq!(cursor.take(98), [window(0x9002, 98)]);

@@ -15,8 +15,9 @@ use keyway_proto::{
 use parking_lot::Mutex;
 
 use super::RdmaConfig;
+use super::dynamic::DcWay;
 use super::rail::NodeRail;
-use super::transport::VerbsWay;
+use super::transport::{Transport as _, VerbsWay};
 use crate::engine::NodeMemory;
 use crate::node::SessionError;
 
@@ -50,6 +51,8 @@ pub(super) enum Way {
     Verbs(VerbsWay),
     /// Mappings of the client's memory, on the same host.
     Ipc(NodeLink),
+    /// An initiator that writes to the client's dynamically connected target, for one transfer.
+    Dynamic(DcWay),
 }
 
 impl Way {
@@ -57,6 +60,10 @@ impl Way {
         match self {
             Self::Verbs(way) => way.link.fence().await,
             Self::Ipc(link) => link.fence().await,
+            Self::Dynamic(way) => {
+                way.fence().await;
+                way.destroyed().await
+            }
         }
     }
 
@@ -64,6 +71,7 @@ impl Way {
         match self {
             Self::Verbs(way) => way.link.destroyed().await,
             Self::Ipc(link) => link.destroyed().await,
+            Self::Dynamic(way) => way.destroyed().await,
         }
     }
 
@@ -77,7 +85,11 @@ impl Way {
 }
 
 /// A transfer of a session, counted while it lives.
-pub(crate) struct Use(pub(super) Arc<Session>);
+pub(crate) struct Use {
+    pub(super) session: Arc<Session>,
+    /// Where it is listed for this transfer alone.
+    listed: Option<Arc<Sessions>>,
+}
 
 impl Sessions {
     pub(super) fn new(node: NodeId) -> Self {
@@ -117,7 +129,10 @@ impl Sessions {
 
     /// An id that no session of this life of the node had.
     pub(super) fn next_id(&self) -> SessionId {
-        SessionId::new(self.node, self.next.fetch_add(1, Ordering::Relaxed))
+        let next = || self.next.fetch_add(1, Ordering::Relaxed);
+        // 0 stands for none.
+        let serial = Some(next()).filter(|serial| *serial != 0).unwrap_or_else(next);
+        SessionId::new(self.node, serial)
     }
 
     /// Takes a session up, and watches over it from here on.
@@ -130,25 +145,33 @@ impl Sessions {
         windows: u32,
         config: &RdmaConfig,
     ) -> Result<SessionId, SessionError> {
-        let session = Arc::new(Session {
-            id,
-            owner,
-            way,
-            strength,
-            windows,
-            begun: Instant::now(),
-            used_ms: AtomicU64::new(0),
-            transfers: AtomicU32::new(0),
-        });
-        {
-            // Others may have come while the link was made.
-            let mut open = self.open.lock();
-            room(&open, &session.owner, config)?;
-            open.insert(id, Arc::clone(&session));
-        }
+        let session = Session::new(id, owner, way, strength, windows);
+        self.list(&session, config)?;
         let idle = Duration::from_millis(config.idle_timeout_ms);
         tokio::spawn(watch(Arc::clone(self), session, idle));
         Ok(id)
+    }
+
+    /// Lists one transfer that has no session of its client's, as a session of its own: whatever
+    /// ends or counts the owner's sessions ends and counts it, too.
+    pub(super) fn alone(
+        self: &Arc<Self>,
+        owner: SessionOwner,
+        way: Way,
+        config: &RdmaConfig,
+    ) -> Result<Use, SessionError> {
+        let session = Session::new(self.next_id(), owner, way, KeyStrength::Standing, 1);
+        self.list(&session, config)?;
+        session.transfers.fetch_add(1, Ordering::Relaxed);
+        Ok(Use { session, listed: Some(Arc::clone(self)) })
+    }
+
+    fn list(&self, session: &Arc<Session>, config: &RdmaConfig) -> Result<(), SessionError> {
+        // Others may have come while the link was made.
+        let mut open = self.open.lock();
+        room(&open, &session.owner, config)?;
+        open.insert(session.id, Arc::clone(session));
+        Ok(())
     }
 
     pub(super) fn room(
@@ -164,7 +187,7 @@ impl Sessions {
         let open = self.open.lock();
         let session = open.get(&id).filter(|session| session.owner == *owner)?;
         let taken = session.transfers.fetch_add(1, Ordering::Relaxed);
-        let taken_use = Use(Arc::clone(session));
+        let taken_use = Use { session: Arc::clone(session), listed: None };
         // More than windows: the client breaks its own promise.
         (taken < session.windows).then_some(taken_use)
     }
@@ -201,6 +224,25 @@ impl Sessions {
 }
 
 impl Session {
+    fn new(
+        id: SessionId,
+        owner: SessionOwner,
+        way: Way,
+        strength: KeyStrength,
+        windows: u32,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            owner,
+            way,
+            strength,
+            windows,
+            begun: Instant::now(),
+            used_ms: AtomicU64::new(0),
+            transfers: AtomicU32::new(0),
+        })
+    }
+
     fn touch(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.used_ms.store(now, Ordering::Relaxed);
@@ -214,8 +256,12 @@ impl Session {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.0.touch();
-        self.0.transfers.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+        self.session.transfers.fetch_sub(1, Ordering::Relaxed);
+        if let Some(sessions) = &self.listed {
+            let gone = sessions.open.lock().remove(&self.session.id);
+            drop(gone);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! How bytes get into a client's memory and out of it: one trait, two kinds of links.
+//! How bytes get into a client's memory and out of it: one trait, and a kind of link beside
+//! each: connected and mapped ones here, [`dynamic`](super::dynamic) ones there.
 
 use std::sync::Arc;
 

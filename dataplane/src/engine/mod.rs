@@ -270,7 +270,7 @@ impl StorageNode for LocalNode {
     }
 
     async fn transfer(&self, grant: Bytes) -> Transferred {
-        let accepted = match self.direct.accept(&grant) {
+        let accepted = match self.direct.accept(&grant, &self.memory).await {
             Ok(accepted) => accepted,
             Err(error) => return Transferred::refused(error),
         };

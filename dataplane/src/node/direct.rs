@@ -43,6 +43,9 @@ pub enum DirectError {
     /// The connection to the client failed, and was destroyed.
     #[error("the link to the client failed: {0}")]
     Link(Arc<str>),
+    /// No adapter here reaches the client's dynamically connected target.
+    #[error("the client's target is not reached from here")]
+    NotServed,
     /// The time for the transfer has passed.
     #[error("the transfer took too long")]
     TimedOut,
@@ -83,6 +86,8 @@ pub struct SealingKey {
     /// How long a gateway may seal under it before it must ask again. The node accepts it for
     /// longer than that, by the life of a grant.
     pub fresh_for: Duration,
+    /// Whether the node reaches dynamically connected targets.
+    pub dynamic: bool,
 }
 
 impl fmt::Debug for SealingKey {

@@ -9,7 +9,7 @@ use keyway_proto::key::Relinquished;
 use keyway_proto::{LocalSessionOffer, NodeId, SessionOffer};
 use keyway_rpc::convert::{self, Malformed};
 use keyway_rpc::schema;
-use keyway_rpc::schema::direct_failure::{Cancelled, Failure, NoSuchSession, TimedOut};
+use keyway_rpc::schema::direct_failure::{Cancelled, Failure, NoSuchSession, NotServed, TimedOut};
 use keyway_rpc::schema::open_local_session_reply::Outcome as OpenedLocal;
 use keyway_rpc::schema::open_session_reply::Outcome as Opened;
 use keyway_rpc::schema::session_failure::{Failure as NotOpened, NoSuchRail, TooMany};
@@ -125,6 +125,7 @@ pub fn sealing_key_reply(key: &SealingKey) -> SealingKeyReply {
         id: key.key.id().0,
         secret: key.key.secret().to_vec().into(),
         fresh_for_ms: u64::try_from(key.fresh_for.as_millis()).unwrap_or(u64::MAX),
+        dynamic: key.dynamic,
     }
 }
 
@@ -135,7 +136,8 @@ pub fn sealing_key_reply(key: &SealingKey) -> SealingKeyReply {
 pub fn sealing_key(reply: &SealingKeyReply) -> Result<SealingKey, Malformed> {
     let secret = (&reply.secret[..]).try_into().map_err(|_| Malformed("sealing key"))?;
     let key = GrantKey::new(GrantKeyId(reply.id), secret);
-    Ok(SealingKey { key, fresh_for: Duration::from_millis(reply.fresh_for_ms) })
+    let fresh_for = Duration::from_millis(reply.fresh_for_ms);
+    Ok(SealingKey { key, fresh_for, dynamic: reply.dynamic })
 }
 
 fn not_understood(malformed: Malformed) -> DirectError {
@@ -148,6 +150,7 @@ fn direct_failure(error: &DirectError) -> DirectFailure {
         DirectError::NoSuchSession => Failure::NoSuchSession(NoSuchSession {}),
         DirectError::InvalidPlan(reason) => Failure::InvalidPlan((*reason).to_owned()),
         DirectError::Link(reason) => Failure::Link(reason.to_string()),
+        DirectError::NotServed => Failure::NotServed(NotServed {}),
         DirectError::TimedOut => Failure::TimedOut(TimedOut {}),
         DirectError::Cancelled => Failure::Cancelled(Cancelled {}),
         DirectError::Transfer(error) => Failure::Transfer(transfer_failure(error)),
@@ -166,6 +169,7 @@ fn direct_error(failure: &DirectFailure) -> DirectError {
             DirectError::InvalidPlan(known(reason, "the node refused the plan"))
         }
         Some(Failure::Link(reason)) => DirectError::Link(reason.as_str().into()),
+        Some(Failure::NotServed(_)) => DirectError::NotServed,
         Some(Failure::TimedOut(_)) => DirectError::TimedOut,
         Some(Failure::Cancelled(_)) => DirectError::Cancelled,
         Some(Failure::Transfer(failure)) => transfer_error(failure.clone())
@@ -273,6 +277,7 @@ mod tests {
         let mut errors: Vec<DirectError> = vec![
             DirectError::NoSuchSession,
             DirectError::Link("retries exceeded".into()),
+            DirectError::NotServed,
             DirectError::TimedOut,
             DirectError::Cancelled,
             DirectError::Transfer(TransferError::Full),
@@ -333,11 +338,12 @@ mod tests {
     #[test]
     fn a_sealing_key_arrives_whole_or_not_at_all() {
         let key = GrantKey::generate(GrantKeyId(7));
-        let sent = SealingKey { key, fresh_for: Duration::from_millis(1500) };
+        let sent = SealingKey { key, fresh_for: Duration::from_millis(1500), dynamic: true };
         let mut reply = sealing_key_reply(&sent);
         let arrived = sealing_key(&reply).expect("whole");
         assert_eq!(arrived.key.secret(), sent.key.secret());
         assert_eq!((arrived.key.id(), arrived.fresh_for), (sent.key.id(), sent.fresh_for));
+        assert!(arrived.dynamic);
         reply.secret.truncate(31);
         assert!(sealing_key(&reply).is_err());
     }

@@ -157,7 +157,7 @@ impl Client {
     }
 
     pub(crate) fn plan(&self, windows: &[RemoteWindow], work: DirectWork) -> DirectPlan {
-        let target = SessionToken::new(self.session, windows.to_vec()).unwrap();
+        let target = SessionToken::new(self.session, windows.to_vec()).unwrap().into();
         DirectPlan { owner: self.owner.clone(), target, work }
     }
 

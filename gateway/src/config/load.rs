@@ -244,6 +244,7 @@ fn layer(name: &str, value: Value) -> Figment {
 #[cfg(test)]
 mod tests {
     use figment::Jail;
+    use keyway_proto::DcKey;
 
     use super::*;
 
@@ -293,6 +294,36 @@ mod tests {
             assert!(matches!(flagged, Err(ConfigError::Tree(_))));
             jail.set_env("KEYWAY_LISTEN__PORT", "1");
             assert!(matches!(load(), Err(ConfigError::Tree(_))));
+            Ok(())
+        });
+    }
+
+    /// Goal: the access key of dynamically connected targets is read from every source, in both of
+    /// its forms, and shown by none.
+    #[test]
+    #[expect(clippy::result_large_err, reason = "figment's own error type")]
+    fn the_key_of_dynamic_targets_is_read_and_hidden() {
+        Jail::expect_with(|jail| {
+            jail.create_file("keyway.toml", "")?;
+            assert_eq!(load().unwrap().node.rdma.dc_key, None);
+            for (value, key) in [("4242", 4242), ("\"0x0123456789abcdef\"", 0x0123_4567_89ab_cdef)]
+            {
+                jail.create_file("keyway.toml", &format!("[node.rdma]\ndc_key = {value}"))?;
+                let config = load().unwrap();
+                assert_eq!(config.node.rdma.dc_key, Some(DcKey(key)));
+                let shown = format!("{config:?} {}", config.to_toml());
+                assert!(!shown.contains("4242") && !shown.contains("abcdef"), "{shown}");
+            }
+            for bad in ["-4242", "\"4242\"", "\"0xg\"", "\"\"", "42.42", "true"] {
+                jail.create_file("keyway.toml", &format!("[node.rdma]\ndc_key = {bad}"))?;
+                let error = format!("{:?}", load().unwrap_err());
+                assert!(!error.contains("4242"), "{error}");
+            }
+            jail.create_file("keyway.toml", "")?;
+            jail.set_env("KEYWAY_NODE__RDMA__DC_KEY", "0xfeed");
+            assert_eq!(load().unwrap().node.rdma.dc_key, Some(DcKey(0xfeed)));
+            jail.set_env("KEYWAY_NODE__RDMA__DC_KEY", "4242");
+            assert_eq!(load().unwrap().node.rdma.dc_key, Some(DcKey(4242)));
             Ok(())
         });
     }

@@ -23,6 +23,7 @@ pub use secret::Secret;
 pub use tls::{Tls, TlsVersion};
 
 use keyway_dataplane::{AccessMode, TierAdmit, TierPages, TierVerify};
+use keyway_proto::DcKey;
 use settings::{section, values};
 
 use crate::s3::S3Config;
@@ -248,6 +249,11 @@ section! {
         pub idle_timeout_ms: u64 = 300_000,
         /// How long a transfer may take until it is given up, and its key ended.
         pub transfer_timeout_ms: u64 = 60_000,
+        /// The access key of clients' dynamically connected targets (those that send tokens of 81
+        /// characters), which they are made with and tokens do not carry: an integer, or `"0x"` and
+        /// up to 16 hexadecimal digits. Unset: such tokens are declined. Their keys have the
+        /// strength `standing`, which policies on `keyway:KeyStrength` may forbid.
+        pub dc_key: Option<DcKey> = None,
     }
 
     /// Clients of the node's own host.
@@ -419,6 +425,7 @@ values! {
     "tables": Targets;
     "`\"1.3\"` or `\"1.2\"`": TlsVersion;
     "text, hidden": Option<Secret>;
+    "integer or text, hidden": Option<DcKey>;
 }
 
 const fn non_zero(value: u32) -> NonZeroU32 {

@@ -85,13 +85,13 @@ impl Report {
 }
 
 /// Looks at this machine, and at the file system of `data_dir` (made where it is missing, and
-/// removed again). Takes up to seconds; blocks.
-pub async fn examine(data_dir: &Path) -> Report {
+/// removed again). `dc_key` says whether `node.rdma.dc_key` is set. Takes up to seconds; blocks.
+pub async fn examine(data_dir: &Path, dc_key: bool) -> Report {
     let mut findings = vec![limits::kernel(), limits::cores()];
     findings.extend(store::examine(data_dir).await);
     findings.extend([limits::locked_memory(), limits::memory_tier()]);
     findings.extend([limits::descriptors(), limits::clock()]);
-    let rdma::Found { ports, findings: rdma, path } = rdma::findings().await;
+    let rdma::Found { ports, findings: rdma, path } = rdma::findings(dc_key).await;
     let (gpus, gpu_path) = gpu::findings(&ports).await;
     findings.extend(rdma);
     findings.extend(gpus);
@@ -139,7 +139,7 @@ mod tests {
     async fn every_machine_gets_a_report_and_its_directory_back() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        let report = examine(&data).await;
+        let report = examine(&data, false).await;
         assert!(!data.exists(), "the doctor leaves nothing behind");
         let subjects: Vec<&str> = report.findings.iter().map(|f| f.subject).collect();
         for wanted in ["kernel", "data directory", "store access", "memory tier", "GPUs"] {
@@ -157,6 +157,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(!examine(&file.join("data")).await.is_usable());
+        assert!(!examine(&file.join("data"), false).await.is_usable());
     }
 }

@@ -9,6 +9,9 @@ const DEVICES: &str =
     "objects travel over HTTP; RDMA needs an adapter and rdma-core's libraries (libibverbs)";
 const WEAKER: &str =
     "keys are weaker than windows; an adapter with type-2B memory windows gives more";
+const NO_DYNAMIC: &str = "clients that send tokens of 81 characters get their bytes over HTTP";
+const NO_DC_KEY: &str = "set node.rdma.dc_key to what such clients' targets are made with; until then \
+     tokens of 81 characters are declined";
 const NONE: &str = "the port failed its self-test: objects travel over HTTP";
 
 /// What there is of RDMA.
@@ -27,7 +30,7 @@ impl Found {
     }
 }
 
-pub(super) async fn findings() -> Found {
+pub(super) async fn findings(dc_key: bool) -> Found {
     let ports = match examine().await {
         Ok(ports) => ports,
         Err(error) => {
@@ -41,7 +44,8 @@ pub(super) async fn findings() -> Found {
         return Found::none(Finding::fair("RDMA devices", "no active port", DEVICES), path);
     }
     let path = path(&ports);
-    Found { findings: ports.iter().map(finding).collect(), ports, path }
+    let findings = ports.iter().flat_map(|port| [finding(port), dynamic(port, dc_key)]).collect();
+    Found { findings, ports, path }
 }
 
 fn finding(port: &PortReport) -> Finding {
@@ -77,6 +81,18 @@ fn paths(found: Result<&PathRecord, &ResolveError>) -> String {
             record.service_level, record.traffic_class
         ),
         Err(error) => format!("not resolved: {}", chain(error)),
+    }
+}
+
+/// What clients with dynamically connected (DC) targets get.
+fn dynamic(port: &PortReport, dc_key: bool) -> Finding {
+    let (subject, name) = ("RDMA port, DC", &port.name);
+    match &port.dynamic {
+        Err(why) => Finding::fair(subject, format!("{name}: no DC: {why}"), NO_DYNAMIC),
+        Ok(()) if dc_key => {
+            Finding::good(subject, format!("{name}: DC holds, with keys of strength standing"))
+        }
+        Ok(()) => Finding::fair(subject, format!("{name}: DC holds, without a key"), NO_DC_KEY),
     }
 }
 

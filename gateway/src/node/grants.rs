@@ -10,8 +10,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use keyway_auth::grant::{self, Grant, GrantError, GrantKeyId, Sealer};
 use keyway_dataplane::{DirectError, StorageNode, TransferError, Transferred};
-use keyway_proto::DirectPlan;
 use keyway_proto::key::Relinquished;
+use keyway_proto::{DirectPlan, NodeId};
 use keyway_rpc::convert::direct_plan_bytes;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -45,6 +45,7 @@ struct Current {
     key: GrantKeyId,
     sealer: Sealer,
     fresh_until: Instant,
+    dynamic: bool,
 }
 
 impl Grants {
@@ -56,6 +57,13 @@ impl Grants {
             asking: Mutex::new(()),
         };
         Self { nodes: nodes.iter().map(sealing).collect() }
+    }
+
+    /// Whether a node reaches dynamically connected targets, as it said with its sealing key; not,
+    /// where it cannot be asked.
+    pub async fn reaches_dynamic(&self, node: NodeId) -> bool {
+        let Ok(at) = self.nodes.binary_search_by_key(&node, |s| s.node.id()) else { return false };
+        self.nodes[at].current().await.is_ok_and(|current| current.dynamic)
     }
 
     /// Has the plan's session's node execute it, and answers once the key is given up.
@@ -137,6 +145,7 @@ impl Sealing {
             key: key.key.id(),
             sealer: Sealer::new(&key.key),
             fresh_until: asked + key.fresh_for.min(FRESH_MAX),
+            dynamic: key.dynamic,
         });
         self.current.store(Some(Arc::clone(&current)));
         Ok(current)

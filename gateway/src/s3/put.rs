@@ -21,7 +21,8 @@ pub(super) async fn put_object(
     mut request: S3Request<PutObjectInput>,
 ) -> Result<S3Response<PutObjectOutput>, Failure> {
     let (headers, extensions) = (&request.headers, &request.extensions);
-    let offered = rdma::offered_write(core, headers, extensions, request.input.content_length)?;
+    let length = request.input.content_length;
+    let offered = rdma::offered_write(core, headers, extensions, length).await?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;

@@ -149,6 +149,7 @@ fn rdma(config: &Rdma) -> RdmaConfig {
         sessions_per_key_max: config.max_sessions_per_key,
         windows_per_session_max: config.max_windows_per_session.get(),
         idle_timeout_ms: config.idle_timeout_ms,
+        dc_key: config.dc_key,
         transfer_timeout_ms: config.transfer_timeout_ms,
     }
 }

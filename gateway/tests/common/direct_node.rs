@@ -23,9 +23,9 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, Digests, DirectPlan, DirectWork, Door, Durability, GatherPlan, GetPlan, Gid, KeyFate,
-    KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu, Piece,
-    PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
+    ChunkId, Digests, DirectPlan, DirectTarget, DirectWork, Door, Durability, GatherPlan, GetPlan,
+    Gid, KeyFate, KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu,
+    Piece, PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
     SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferId,
     TransferPath,
 };
@@ -59,6 +59,8 @@ pub(crate) struct DirectNode {
     inner: Arc<LocalNode>,
     state: Mutex<State>,
     serials: AtomicU64,
+    /// Whether it reaches dynamically connected targets: those of this number.
+    pub(crate) dynamic: Mutex<Option<u32>>,
     /// Times that the sealing key was asked for, and how long it may be used.
     pub(crate) asked: AtomicUsize,
     pub(crate) fresh_for: Mutex<Duration>,
@@ -100,6 +102,7 @@ impl DirectNode {
                 next_key: 0x5ec4_e701,
             }),
             serials: AtomicU64::new(7),
+            dynamic: Mutex::new(None),
             asked: AtomicUsize::new(0),
             fresh_for: Mutex::new(Duration::from_secs(900)),
             grants: AtomicUsize::new(0),
@@ -189,6 +192,8 @@ impl DirectNode {
         }
         let moved = self.carry_out(&plan, fault.as_ref()).await;
         let key = match &moved {
+            // The client's own: nobody ends it.
+            Ok(_) if matches!(plan.target, DirectTarget::Dynamic(..)) => Relinquished::Quiet,
             Ok(_) => {
                 self.revoke(&plan);
                 Relinquished::Invalidated
@@ -215,8 +220,14 @@ impl DirectNode {
         if plan.session() != session || plan.owner.tenant != tenant {
             return Err(DirectError::InvalidPlan("the plan is for another session"));
         }
-        if state.sessions.get(&session) != Some(&plan.owner) {
-            return Err(DirectError::NoSuchSession);
+        match &plan.target {
+            DirectTarget::Dynamic(_, token) if *self.dynamic.lock() == Some(token.dct_number()) => {
+            }
+            DirectTarget::Dynamic(..) => return Err(DirectError::NotServed),
+            DirectTarget::Session(_) if state.sessions.get(&session) != Some(&plan.owner) => {
+                return Err(DirectError::NoSuchSession);
+            }
+            DirectTarget::Session(_) => {}
         }
         if !plan.fits() {
             return Err(DirectError::InvalidPlan("the plan does not fit the windows"));
@@ -277,6 +288,10 @@ impl DirectNode {
                 }
             }
         };
+        if let DirectTarget::Dynamic(..) = plan.target {
+            receipt.strength = KeyStrength::Standing;
+            receipt.key = KeyFate::Relinquished(Relinquished::Quiet);
+        }
         match fault {
             Some(Fault::ShortReceipt(missing)) => receipt.bytes -= missing,
             Some(Fault::AnswersForAnother) => receipt.transfer = TransferId::generate(),
@@ -468,7 +483,8 @@ impl StorageNode for DirectNode {
     async fn sealing_key(&self) -> Result<SealingKey, TransferError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let key = self.state.lock().key.clone();
-        Ok(SealingKey { key, fresh_for: *self.fresh_for.lock() })
+        let dynamic = self.dynamic.lock().is_some();
+        Ok(SealingKey { key, fresh_for: *self.fresh_for.lock(), dynamic })
     }
 }
 

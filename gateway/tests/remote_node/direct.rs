@@ -61,7 +61,7 @@ async fn direct() -> Direct {
 
 impl Direct {
     async fn transfer(&self, target: &SessionToken, work: DirectWork) -> Transferred {
-        let plan = DirectPlan { owner: owner(), target: target.clone(), work };
+        let plan = DirectPlan { owner: owner(), target: target.clone().into(), work };
         self.grants.transfer(&plan, NOW_MS).await
     }
 }

@@ -32,7 +32,7 @@ pub mod schema {
     hidden! {
         Window: length;
         TransferRequest: node;
-        SealingKeyReply: id, fresh_for_ms;
+        SealingKeyReply: id, fresh_for_ms, dynamic;
         GetRequest: node, transfer, tenant, pieces, verification, weight;
         PutPlan: node, transfer, tenant, chunks, digests, memory_first, weight;
         DirectGet: transfer, tenant, pieces, digests, verification, weight;

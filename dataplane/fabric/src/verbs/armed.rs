@@ -14,8 +14,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use keyway_proto::RemoteWindow;
 use keyway_proto::key::Direction;
-use keyway_proto::{RemoteKey, RemoteWindow};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::domain::{Access, Anchor};
@@ -69,7 +69,7 @@ impl<M: Send + 'static> Armed<M> {
         let (address, bytes) = (anchor.address(), anchor.bytes());
         match domain.register(anchor, Access::Remote(direction)) {
             Ok(registration) => {
-                let key = RemoteKey(registration.remote_key());
+                let key = registration.remote_key();
                 let length = u32::try_from(bytes).unwrap_or(u32::MAX);
                 let window = RemoteWindow { address, length, key };
                 let key = Key::Registration(Some(registration));

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use keyway_proto::RemoteKey;
 use keyway_proto::key::Direction;
 use keyway_sys::verbs::abi::{self, Mr, Pd};
 use keyway_sys::verbs::{DmaBufRange, call_error, last_error};
@@ -253,9 +254,9 @@ impl Registration {
     }
 
     /// The key that a peer reaches it with, where it was registered for that.
-    pub(super) fn remote_key(&self) -> u32 {
+    pub fn remote_key(&self) -> RemoteKey {
         // SAFETY: the registration lives.
-        unsafe { (*self.mr.as_ptr()).rkey }
+        RemoteKey(unsafe { (*self.mr.as_ptr()).rkey })
     }
 
     pub(super) fn local_key(&self) -> u32 {

@@ -13,8 +13,9 @@ use keyway_proto::{QpAddress, RemoteKey, RemoteWindow};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::domain::{Domain, Registration};
+use super::dynamic::DcTarget;
 use super::link_state::LinkState;
-use super::port::{Command, LinkShape, PortShared};
+use super::port::{Command, CqShare, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
 use super::route::Route;
 use super::work::{Held, Reply, Request, Verb};
@@ -46,7 +47,6 @@ impl PendingLink {
         // After the queue pair: soft-RoCE's teardown at a process' death depends on it.
         let windows = (0..shape.windows).map(|_| Window::new(domain));
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
-        let (status, watch) = watch::channel(None);
         let address = QpAddress {
             link: port.info.link,
             gid: port.info.gid,
@@ -55,16 +55,7 @@ impl PendingLink {
             psn: qp.psn(),
             mtu: port.info.mtu,
         };
-        let shared = Arc::new(Shared {
-            id,
-            port: Arc::clone(port),
-            domain: Arc::clone(domain),
-            sends: Arc::new(Semaphore::new(shape.sends as usize)),
-            sends_max: shape.sends,
-            windows: Arc::new(Semaphore::new(shape.windows as usize)),
-            status: watch,
-        });
-        let state = LinkState::new(id, qp, windows, status, slot);
+        let (state, shared) = assemble((port, id), domain, shape, qp, windows, slot);
         Ok(Self { state, shared, address, route: Route::default() })
     }
 
@@ -97,6 +88,28 @@ impl PendingLink {
     }
 }
 
+/// What the port's thread keeps of a link, and what tasks share.
+fn assemble(
+    (port, id): (&Arc<PortShared>, u32),
+    domain: &Arc<Domain>,
+    shape: LinkShape,
+    qp: QueuePair,
+    windows: Vec<Window>,
+    slot: CqShare,
+) -> (LinkState, Arc<Shared>) {
+    let (status, watch) = watch::channel(None);
+    let shared = Shared {
+        id,
+        port: Arc::clone(port),
+        domain: Arc::clone(domain),
+        sends: Arc::new(Semaphore::new(shape.sends as usize)),
+        sends_max: shape.sends,
+        windows: Arc::new(Semaphore::new(shape.windows as usize)),
+        status: watch,
+    };
+    (LinkState::new(id, qp, windows, status, slot), Arc::new(shared))
+}
+
 /// A connected queue pair. Clones share it; the last one's drop destroys it.
 #[derive(Clone)]
 pub struct Link {
@@ -122,6 +135,20 @@ impl Drop for Shared {
 }
 
 impl Link {
+    /// A link over an initiator's queue pair, which is connected to nobody.
+    pub(super) fn over_initiator(
+        port: &Arc<PortShared>,
+        domain: &Arc<Domain>,
+        shape: LinkShape,
+        qp: QueuePair,
+        slot: CqShare,
+    ) -> Result<Self, VerbsError> {
+        let id = port.next_link();
+        let (state, shared) = assemble((port, id), domain, shape, qp, Vec::new(), slot);
+        port.send(Command::Adopt(Box::new(state)))?;
+        Ok(Self { shared })
+    }
+
     /// Posts a batch and waits for its end.
     ///
     /// Dropping the future does not stop it; its memory is freed when the device is done.
@@ -145,10 +172,19 @@ impl Link {
     /// # Panics
     /// When the batch is empty or longer than the send queue.
     pub async fn begin(&self, batch: Batch) -> Result<Posted, LinkError> {
+        self.begin_to(None, batch).await
+    }
+
+    /// Begins a batch to the target; none is the peer that the queue pair is connected to.
+    pub(super) async fn begin_to(
+        &self,
+        to: Option<Arc<DcTarget>>,
+        batch: Batch,
+    ) -> Result<Posted, LinkError> {
         let requests = u32::try_from(batch.verbs.len()).unwrap_or(u32::MAX);
         assert!((1..=self.shared.sends_max).contains(&requests), "a batch fits the send queue");
         let (reply, landed) = oneshot::channel();
-        self.submit(requests, batch.verbs, Reply::Batch(reply)).await?;
+        self.submit_to(to, requests, batch.verbs, Reply::Batch(reply)).await?;
         Ok(Posted(landed))
     }
 
@@ -245,9 +281,19 @@ impl Link {
     }
 
     async fn submit(&self, requests: u32, verbs: Vec<Verb>, reply: Reply) -> Result<(), LinkError> {
+        self.submit_to(None, requests, verbs, reply).await
+    }
+
+    async fn submit_to(
+        &self,
+        to: Option<Arc<DcTarget>>,
+        requests: u32,
+        verbs: Vec<Verb>,
+        reply: Reply,
+    ) -> Result<(), LinkError> {
         let permit = Arc::clone(&self.shared.sends).acquire_many_owned(requests).await;
         let permit = permit.map_err(|_| LinkError::Closed)?;
-        let request = Request { link: self.shared.id, verbs, reply, permit };
+        let request = Request { link: self.shared.id, to, verbs, reply, permit };
         match self.shared.port.send(Command::Post(request)) {
             Ok(()) => Ok(()),
             // The port is going. Whoever hears of it may free memory, so it is told only when
@@ -324,6 +370,11 @@ impl Batch {
     /// the WRITEs before it; READs before it must have completed, or be waited for by it.
     pub fn invalidate(&mut self, key: RemoteKey) {
         self.verbs.push(Verb::Invalidate { key });
+    }
+
+    /// Whether it moves bytes and does nothing else.
+    pub(super) fn moves_alone(&self) -> bool {
+        self.verbs.iter().all(|verb| matches!(verb, Verb::Write { .. } | Verb::Read { .. }))
     }
 
     /// Requests in the batch.

@@ -15,6 +15,7 @@ use keyway_proto::key::Direction;
 use keyway_sys::verbs::abi::{self, BindMw, SendWr, Sge, Wc};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
+use super::dynamic::DcTarget;
 use super::link::Landed;
 use super::port::CqShare;
 use super::queue::{QueuePair, Window};
@@ -89,12 +90,13 @@ impl LinkState {
 
     /// Posts requests; the last is signaled.
     pub(super) fn post(&mut self, request: Request) -> Result<(), LinkError> {
-        let Request { verbs, reply, permit, .. } = request;
-        self.post_work(verbs, reply, permit)
+        let Request { to, verbs, reply, permit, .. } = request;
+        self.post_work(to, verbs, reply, permit)
     }
 
     fn post_work(
         &mut self,
+        to: Option<Arc<DcTarget>>,
         mut verbs: Vec<Verb>,
         reply: Reply,
         permit: OwnedSemaphorePermit,
@@ -130,10 +132,15 @@ impl LinkState {
             _ => None,
         };
         // Before posting: whatever becomes of it, the link owns the memory from here on.
-        self.works.push_back(Work { id, verbs, reply, permit });
-        // SAFETY: the work holds bytes, leases and registrations, and slots hold those of
-        // windows, until the completion was polled or the queue pair is destroyed.
-        let posted = unsafe { self.qp.post(&mut requests) };
+        self.works.push_back(Work { id, _to: to.clone(), verbs, reply, permit });
+        // SAFETY: the work holds bytes, leases, registrations and the target, and slots hold the
+        // registrations of windows, until the completion was polled or the queue pair destroyed.
+        let posted = unsafe {
+            match &to {
+                None => self.qp.post(&mut requests),
+                Some(to) => self.qp.post_to(&requests, to),
+            }
+        };
         // After posting: the provider reads the window's old key while it posts.
         if let Some(slot) = binding
             && let Slot { window, state: SlotState::Binding { key, .. } } = &mut self.slots[slot]
@@ -238,6 +245,7 @@ impl LinkState {
         // Nobody waits: the key never left, so it can be revoked without a race.
         let (reply, _) = oneshot::channel();
         self.post_work(
+            None,
             vec![Verb::Revoke { slot: at, key: RemoteKey(key) }],
             Reply::Revoke(reply),
             permit,

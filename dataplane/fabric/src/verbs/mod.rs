@@ -11,6 +11,8 @@
 //! | a connection, as tasks use it | [`link`](mod@link) |
 //! | the way to a peer, as RDMA-CM resolves it | [`route`], `resolve` |
 //! | memory that a peer may reach, until its key is dead | [`armed`] |
+//! | dynamically connected transport: initiators | [`dynamic`] |
+//! | its other end, and its test | [`dynamic_target`], [`dynamic_test`](mod@dynamic_test) |
 //! | what an adapter can really do | [`self_test`](mod@self_test) |
 //!
 //! Ownership: memory that a device may touch is owned by the work that names it, and the work
@@ -22,6 +24,9 @@ pub mod armed;
 pub mod device;
 mod device_test;
 pub mod domain;
+pub mod dynamic;
+pub mod dynamic_target;
+pub mod dynamic_test;
 pub mod link;
 mod link_state;
 pub mod open;
@@ -42,6 +47,9 @@ use keyway_sys::NativeError;
 pub use armed::Armed;
 pub use device::{Device, GidKind, Quirks};
 pub use domain::{Access, Anchor, Domain, Registration};
+pub use dynamic::{DcDevice, DcTarget, Initiator};
+pub use dynamic_target::ListeningTarget;
+pub use dynamic_test::{NoDynamic, dynamic_test};
 pub use link::{Batch, Landed, Link, PendingLink, Posted};
 
 pub use crate::LinkError;
@@ -87,6 +95,9 @@ pub enum VerbsError {
     /// A registration that is to end has other holders.
     #[error("the registration is in use")]
     InUse,
+    /// The adapter has no dynamically connected transport.
+    #[error("the adapter is not mlx5")]
+    NotMlx5,
     /// The port was closed.
     #[error("the port is closed")]
     Closed,

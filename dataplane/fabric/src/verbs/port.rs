@@ -198,6 +198,10 @@ impl Port {
         assert!(Arc::ptr_eq(domain.device(), &self.shared.device), "a domain of this device");
         PendingLink::new(&self.shared, domain, shape)
     }
+
+    pub(super) fn shared(&self) -> &Arc<PortShared> {
+        &self.shared
+    }
 }
 
 impl Drop for Port {

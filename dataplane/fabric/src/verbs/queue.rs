@@ -18,6 +18,7 @@ use keyway_sys::verbs::abi::{
 use keyway_sys::verbs::{call_error, last_error};
 
 use super::device::non_blocking;
+use super::dynamic::{DcTarget, Poster};
 use super::port::PortInfo;
 use super::route::Vector;
 use super::{Device, Domain, VerbsError};
@@ -31,7 +32,7 @@ const RETRIES: u8 = 6;
 /// Tries when the peer has no receive posted. It always has, so few are enough.
 const RNR_RETRIES: u8 = 3;
 /// The pause it asks for then: code 12 is 0.64 ms.
-const RNR_TIMER: u8 = 12;
+pub(super) const RNR_TIMER: u8 = 12;
 
 /// A completion queue with its channel. Polled by one thread.
 ///
@@ -39,7 +40,7 @@ const RNR_TIMER: u8 = 12;
 pub(super) struct CompletionQueue {
     device: Arc<Device>,
     channel: NonNull<CompChannel>,
-    cq: NonNull<Cq>,
+    pub(super) cq: NonNull<Cq>,
 }
 
 // SAFETY: verbs objects may be used from any thread.
@@ -118,7 +119,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A queue pair of the reliable connected service.
+/// A queue pair of the reliable connected service, or an end of dynamically connected transport.
 ///
 /// Invariant: `qp` is of `domain`, completes into `cq`, and is destroyed once. When the
 /// destructor returns, the device touches no memory on its behalf.
@@ -127,6 +128,8 @@ pub(super) struct QueuePair {
     _cq: Arc<CompletionQueue>,
     qp: NonNull<Qp>,
     psn: u32,
+    /// How it posts, where it is an initiator's.
+    poster: Option<Poster>,
 }
 
 // SAFETY: verbs objects may be used from any thread.
@@ -158,8 +161,18 @@ impl QueuePair {
         // SAFETY: domain and queue are of one context, checked by the port that calls.
         let qp = unsafe { (device.verbs().create_qp)(domain.pd().as_ptr(), &raw mut attributes) };
         let qp = NonNull::new(qp).ok_or_else(|| last_error("ibv_create_qp"))?;
+        Ok(Self::adopt(domain, cq, qp, None))
+    }
+
+    /// Takes over what was just made in the domain, completing into the queue.
+    pub(super) fn adopt(
+        domain: &Arc<Domain>,
+        cq: &Arc<CompletionQueue>,
+        qp: NonNull<Qp>,
+        poster: Option<Poster>,
+    ) -> Self {
         let psn = fastrand::u32(..1 << 24);
-        Ok(Self { domain: Arc::clone(domain), _cq: Arc::clone(cq), qp, psn })
+        Self { domain: Arc::clone(domain), _cq: Arc::clone(cq), qp, psn, poster }
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -209,6 +222,11 @@ impl QueuePair {
             | abi::QP_MAX_DEST_RD_ATOMIC
             | abi::QP_MIN_RNR_TIMER;
         self.modify(receive, mask)?;
+        self.ready_to_send()
+    }
+
+    /// The step from ready to receive to ready to send.
+    pub(super) fn ready_to_send(&self) -> Result<(), VerbsError> {
         let send = QpAttr {
             qp_state: abi::QPS_RTS,
             sq_psn: self.psn,
@@ -252,6 +270,21 @@ impl QueuePair {
         if code == 0 { Ok(()) } else { Err(call_error("ibv_post_send", code).into()) }
     }
 
+    /// Posts requests to a dynamically connected target with one doorbell.
+    ///
+    /// # Safety
+    /// As for [`post`](Self::post); and the target stays until then, too.
+    pub(super) unsafe fn post_to(
+        &self,
+        requests: &[SendWr],
+        to: &DcTarget,
+    ) -> Result<(), VerbsError> {
+        let poster = self.poster.as_ref().expect("an initiator's queue pair");
+        // SAFETY: the queue pair lives; the memory and the target are the caller's promise.
+        let code = unsafe { poster.post(requests, to) };
+        if code == 0 { Ok(()) } else { Err(call_error("ibv_wr_complete", code).into()) }
+    }
+
     /// Posts receives without memory: they take messages that carry an invalidation alone.
     pub(super) fn receive(&self, id: u64, count: u32) -> Result<(), VerbsError> {
         for _ in 0..count {
@@ -273,7 +306,7 @@ impl QueuePair {
         Ok(())
     }
 
-    fn modify(&self, mut attributes: QpAttr, mask: c_int) -> Result<(), VerbsError> {
+    pub(super) fn modify(&self, mut attributes: QpAttr, mask: c_int) -> Result<(), VerbsError> {
         let verbs = self.domain.device().verbs();
         // SAFETY: the queue pair lives, and the fields that the mask names are set.
         let code = unsafe { (verbs.modify_qp)(self.qp.as_ptr(), &raw mut attributes, mask) };
@@ -293,7 +326,7 @@ impl Drop for QueuePair {
 }
 
 /// The header's code of an MTU: 1 for 256 bytes, 5 for 4,096.
-fn mtu_code(bytes: u32) -> c_int {
+pub(super) fn mtu_code(bytes: u32) -> c_int {
     bytes.trailing_zeros() as c_int - 7
 }
 

@@ -65,6 +65,10 @@ pub(super) enum StepError {
     NotWritten,
     #[error("a dead key still opened the memory")]
     Undead,
+    #[error("the bytes were not read")]
+    NotRead,
+    #[error("a key for reading let a write in")]
+    Opened,
     #[error("a write beside the window arrived")]
     Beside,
     #[error("the adapter did not answer in time")]

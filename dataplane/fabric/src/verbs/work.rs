@@ -9,6 +9,7 @@ use keyway_proto::{RemoteKey, RemoteWindow};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Registration;
+use super::dynamic::DcTarget;
 use super::link::Landed;
 use crate::LinkError;
 use crate::memory::Lease;
@@ -19,6 +20,8 @@ pub(super) type Held = Box<dyn Any + Send>;
 /// Requests of one link, posted together.
 pub(super) struct Request {
     pub(super) link: u32,
+    /// Whom it goes to, where the queue pair is connected to nobody.
+    pub(super) to: Option<Arc<DcTarget>>,
     pub(super) verbs: Vec<Verb>,
     pub(super) reply: Reply,
     /// The requests' room in the send queue.
@@ -81,6 +84,8 @@ pub(super) struct Bound {
 /// A posted request, and all that the device may touch on its behalf.
 pub(super) struct Work {
     pub(super) id: u32,
+    /// The device may look at it until then, too.
+    pub(super) _to: Option<Arc<DcTarget>>,
     pub(super) verbs: Vec<Verb>,
     pub(super) reply: Reply,
     pub(super) permit: OwnedSemaphorePermit,

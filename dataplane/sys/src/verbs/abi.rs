@@ -388,6 +388,16 @@ pub const WR_SEND_WITH_INV: c_int = 9;
 
 pub const SEND_SIGNALED: c_uint = 1 << 1;
 
+/// `struct ibv_srq_init_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SrqInitAttr {
+    pub srq_context: *mut c_void,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecvWr {

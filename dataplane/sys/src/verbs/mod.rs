@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 pub mod abi;
+pub mod mlx5;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -19,8 +20,8 @@ use libloading::Library;
 
 use crate::library::{NativeError, load, symbol};
 use abi::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, GidEntry, Mr, Pd, PortAttr, Qp,
-    QpAttr, QpInitAttr,
+    AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, GidEntry, Mr,
+    Pd, PortAttr, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr,
 };
 
 const LIBRARY: &str = "libibverbs.so.1";
@@ -129,9 +130,14 @@ table! {
     create_qp = "ibv_create_qp": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = "ibv_modify_qp": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp = "ibv_destroy_qp": fn(*mut Qp) -> c_int;
+    create_ah = "ibv_create_ah": fn(*mut Pd, *mut AhAttr) -> *mut AddressHandle;
+    destroy_ah = "ibv_destroy_ah": fn(*mut AddressHandle) -> c_int;
+    create_srq = "ibv_create_srq": fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
+    destroy_srq = "ibv_destroy_srq": fn(*mut Srq) -> c_int;
 
     // Newer libraries'.
     ~ reg_dmabuf_mr = "ibv_reg_dmabuf_mr": fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr;
+    ~ qp_to_qp_ex = "ibv_qp_to_qp_ex": fn(*mut Qp) -> *mut mlx5::QpEx;
 }
 
 impl Verbs {

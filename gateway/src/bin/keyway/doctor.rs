@@ -28,7 +28,8 @@ impl Args {
         let flags = Flags::default().path("data_dir", self.data_dir.as_deref());
         let config = Config::load(&self.config.sources(flags))?;
         let runtime = runtime(&config.runtime)?;
-        let report = runtime.block_on(keyway_gateway::doctor::examine(&config.data_dir));
+        let dc_key = config.node.rdma.dc_key.is_some();
+        let report = runtime.block_on(keyway_gateway::doctor::examine(&config.data_dir, dc_key));
         let mut stdout = std::io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut stdout, &report)?;

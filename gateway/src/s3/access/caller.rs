@@ -164,8 +164,8 @@ impl Caller {
     /// Decides by which way the bytes are to go: past HTTP where the token's session is known
     /// and no policy forbids that.
     pub(super) fn take_way(&mut self, core: &Core, request: &Request) {
-        let (Some(session), Some(gate)) = (request.session, request.gate) else { return };
-        self.ways = core.sessions.ways(session);
+        let (Some(token), Some(gate)) = (request.token, request.gate) else { return };
+        self.ways = core.sessions.ways(token);
         let question = self.on_bucket(gate, &request.resource);
         if self.ways.iter().all(|way| self.would(&question, way)) {
             return;

@@ -141,8 +141,8 @@ impl Gate {
             return Err(denied());
         }
         context::add_surroundings(&mut caller, seen, &self.core.region);
-        if let Some(session) = way::session(seen.headers) {
-            caller.ways = self.core.sessions.ways(session);
+        if let Some(token) = way::token_of(seen.headers) {
+            caller.ways = self.core.sessions.ways(token);
         }
         extensions.insert(Arc::new(caller));
         Ok(())

@@ -2,13 +2,13 @@
 
 use http::{HeaderMap, HeaderName};
 use keyway_auth::policy::{Action, Need, Operation, Resource, Traits};
-use keyway_proto::SessionId;
 use s3s::S3ErrorCode;
 use s3s::dto::CopySource;
 use s3s::path::S3Path;
 
 use super::query::parameter;
-use super::{Seen, denied, resource, way};
+use super::way::{self, TokenOf};
+use super::{Seen, denied, resource};
 use crate::s3::errors::Failure;
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
@@ -27,8 +27,8 @@ pub(in crate::s3) struct Request {
     pub(super) resource: Resource,
     /// The bucket and the object that are copied.
     pub(super) source: Option<(String, Resource)>,
-    /// The session of its token.
-    pub(super) session: Option<SessionId>,
+    /// What its token is of.
+    pub(super) token: Option<TokenOf>,
     /// The gate that its token must pass.
     pub(super) gate: Option<Action>,
 }
@@ -49,11 +49,11 @@ impl Request {
         }
         let source = source(seen.headers)?;
         let version = parameter(seen.uri.query().unwrap_or_default(), "versionId")?;
-        let session = way::session(seen.headers);
+        let token = way::token_of(seen.headers);
         let traits = Traits {
             version: version.is_some_and(|version| !version.is_empty()),
             source_version: source.as_ref().is_some_and(|source| source.version),
-            rdma: session.is_some(),
+            rdma: token.is_some(),
             ..traits(seen.headers)
         };
         let found = Operation::find(operation);
@@ -80,7 +80,7 @@ impl Request {
         });
         let own = OWN.contains(&operation);
         let resource = resource(path);
-        Ok(Self { operation, own, needs, bucket, resource, source, session, gate })
+        Ok(Self { operation, own, needs, bucket, resource, source, token, gate })
     }
 }
 

@@ -7,7 +7,7 @@
 
 use http::HeaderMap;
 use keyway_auth::policy::{Context, Key};
-use keyway_proto::{KeyStrength, SessionId, SessionToken, TransferPath};
+use keyway_proto::{KeyStrength, RdmaToken, SessionId, SessionToken, TransferPath};
 use quick_cache::sync::Cache;
 
 use crate::s3::rdma::TOKEN;
@@ -57,11 +57,15 @@ impl Sessions {
         self.0.insert(session, kind);
     }
 
-    /// The ways that the bytes of a transfer in this session may take.
-    pub(super) fn ways(&self, session: SessionId) -> Vec<Way> {
+    /// The ways that the bytes of a transfer under this token may take.
+    pub(super) fn ways(&self, token: TokenOf) -> Vec<Way> {
         let way = |path: TransferPath, strength: KeyStrength| Way {
             path: path.as_str(),
             strength: strength.as_str(),
+        };
+        let session = match token {
+            TokenOf::Session(session) => session,
+            TokenOf::Dynamic => return vec![way(TransferPath::VerbsHost, KeyStrength::Standing)],
         };
         match self.0.get(&session) {
             // The node writes to an address; whose memory it is, it does not learn.
@@ -74,8 +78,19 @@ impl Sessions {
     }
 }
 
-/// The session of the request's token; none without one, or for one that is not served.
-pub(super) fn session(headers: &HeaderMap) -> Option<SessionId> {
+/// What a request's token is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::s3) enum TokenOf {
+    Session(SessionId),
+    /// A dynamically connected target: its key is the client's own, of a long-lived registration.
+    Dynamic,
+}
+
+/// What the request's token is of; nothing without one, or for one that is malformed.
+pub(super) fn token_of(headers: &HeaderMap) -> Option<TokenOf> {
     let text = headers.get(TOKEN)?.to_str().ok()?;
-    text.parse::<SessionToken>().ok().map(|token| token.session())
+    match text.parse::<SessionToken>() {
+        Ok(token) => Some(TokenOf::Session(token.session())),
+        Err(_) => text.parse::<RdmaToken>().ok().map(|_| TokenOf::Dynamic),
+    }
 }

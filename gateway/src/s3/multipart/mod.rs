@@ -65,7 +65,8 @@ pub(super) async fn upload_part(
     mut request: S3Request<UploadPartInput>,
 ) -> Result<S3Response<UploadPartOutput>, Failure> {
     let (headers, extensions) = (&request.headers, &request.extensions);
-    let offered = rdma::offered_write(core, headers, extensions, request.input.content_length)?;
+    let length = request.input.content_length;
+    let offered = rdma::offered_write(core, headers, extensions, length).await?;
     headers::refuse_unsupported(&request.headers)?;
     let caller = caller(&request.extensions)?;
     let input = &mut request.input;

@@ -33,7 +33,7 @@ pub(in crate::s3) fn offered_memory(
 ) -> Result<Offered, Failure> {
     let token = match token(headers)? {
         Some(Token::Session(token)) => token,
-        Some(Token::Foreign) => {
+        Some(Token::Dynamic(_)) => {
             core.direct_counts.count_declined(Declined::Foreign);
             return Err(Failure::RdmaDeclined);
         }
@@ -53,7 +53,7 @@ pub(in crate::s3) fn offered_memory(
         return Err(Failure::WindowTooSmall { room, needed });
     }
     let lent = Lent::of(extensions).ok_or(Failure::Unwatched)?;
-    Ok(Offered { token, lent })
+    Ok(Offered { target: token.into(), lent })
 }
 
 impl Offered {
@@ -76,7 +76,7 @@ pub(in crate::s3) async fn gathered_into(
     request: &RangesRequest<'_>,
     verification: Verification,
 ) -> Result<Moved, Failure> {
-    let node = offered.token.session().node();
+    let node = offered.target.session().node();
     let plan = match plan(object, request.ranges(), caller.account(), node) {
         Ok(plan) => GatherPlan { weight: core.weight(plan.tenant), verification, key, ..plan },
         Err(Refusal::Leaves) => return Err(Failure::RangeNotSatisfiable { size: object.size }),

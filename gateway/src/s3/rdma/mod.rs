@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use keyway_dataplane::{DirectError, TransferError};
 use keyway_proto::{
-    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectWork, KeyStrength, Receipt, SessionToken,
+    Checksum, ChecksumKind, DigestSet, DirectPlan, DirectTarget, DirectWork, KeyStrength, Receipt,
     TransferPath,
 };
 
@@ -47,9 +47,9 @@ pub(super) use read::{Direct, OfferedRead, moved_into, offered_read};
 pub(super) use token::TOKEN;
 pub(super) use write::{declined_by_policy, offered_write, refuse_copy, store, written};
 
-/// What a request offers: windows of the client's memory, in a session.
+/// What a request offers: windows of the client's memory, and by what they are reached.
 pub(super) struct Offered {
-    token: SessionToken,
+    target: DirectTarget,
     lent: Lent,
 }
 
@@ -76,7 +76,7 @@ async fn transfer(
 ) -> Result<(Moved, Receipt), Failure> {
     let asked = work.transfer();
     let owner = caller.session_owner().ok_or(DirectError::NoSuchSession)?;
-    let plan = DirectPlan { owner, target: offered.token.clone(), work };
+    let plan = DirectPlan { owner, target: offered.target.clone(), work };
     let length = plan.length();
     // Before the key is lent: until its end it counts as in flight.
     let in_flight = caller.usage.direct(length).await?;

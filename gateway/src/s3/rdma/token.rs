@@ -15,9 +15,8 @@ pub(in crate::s3) const TOKEN: HeaderName = HeaderName::from_static("x-amz-rdma-
 pub(super) enum Token {
     /// Of a session with a node.
     Session(SessionToken),
-    /// Of a dynamically connected target, which this server does not write to: understood, and
-    /// declined.
-    Foreign,
+    /// Of a dynamically connected target: served where an adapter of the node's reaches it.
+    Dynamic(RdmaToken),
 }
 
 /// The request's token, if it carries one.
@@ -41,5 +40,5 @@ fn parse(text: &str) -> Option<Token> {
     if SessionToken::is_meant(text) {
         return text.parse().ok().map(Token::Session);
     }
-    text.parse().ok().map(|_: RdmaToken| Token::Foreign)
+    text.parse().ok().map(Token::Dynamic)
 }

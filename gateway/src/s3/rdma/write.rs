@@ -3,7 +3,7 @@
 use http::header::CONTENT_ENCODING;
 use http::{Extensions, HeaderMap, HeaderName};
 use keyway_dataplane::DirectError;
-use keyway_proto::{DataKey, DigestSet, DirectWork, Durability};
+use keyway_proto::{DataKey, DigestSet, DirectTarget, DirectWork, Durability, NodeId};
 use s3s::S3ErrorCode;
 
 use super::counts::Declined;
@@ -26,26 +26,29 @@ const OF_BODIES: [HeaderName; 3] = [
 /// stored. Nothing is stored yet.
 ///
 /// # Errors
-/// `InvalidRDMAToken` for a malformed token, [`Failure::RdmaDeclined`] for one that is not of
-/// a session, or whose use a policy forbids, `InvalidRequest` for a request that has a body
+/// `InvalidRDMAToken` for a malformed token, [`Failure::RdmaDeclined`] for one that no node
+/// reaches, or whose use a policy forbids, `InvalidRequest` for a request that has a body
 /// besides, or speaks of one, and `EntityTooLarge`.
-pub(in crate::s3) fn offered_write(
+pub(in crate::s3) async fn offered_write(
     core: &Core,
     headers: &HeaderMap,
     extensions: &Extensions,
     content_length: Option<i64>,
 ) -> Result<Option<Offered>, Failure> {
-    let token = match token(headers)? {
-        None => return Ok(None),
-        Some(Token::Foreign) => {
-            core.direct_counts.count_declined(Declined::Foreign);
-            return Err(Failure::RdmaDeclined);
-        }
-        Some(Token::Session(token)) => token,
-    };
+    let Some(token) = token(headers)? else { return Ok(None) };
     if caller(extensions)?.direct_is_forbidden() {
         return Err(declined_by_policy(core));
     }
+    let target: DirectTarget = match token {
+        Token::Session(token) => token.into(),
+        Token::Dynamic(token) => match dynamic_node(core).await {
+            Some(node) => DirectTarget::Dynamic(node, token),
+            None => {
+                core.direct_counts.count_declined(Declined::Foreign);
+                return Err(Failure::RdmaDeclined);
+            }
+        },
+    };
     if content_length != Some(0) {
         return Err(invalid("A request with an RDMA token must have a Content-Length of 0."));
     }
@@ -62,11 +65,23 @@ pub(in crate::s3) fn offered_write(
             "Content-MD5, trailers and aws-chunked cannot be used with an RDMA token.",
         ));
     }
-    if token.length() > core.put_max_bytes {
+    if target.length() > core.put_max_bytes {
         return Err(Failure::code(S3ErrorCode::EntityTooLarge));
     }
     let lent = Lent::of(extensions).ok_or(Failure::Unwatched)?;
-    Ok(Some(Offered { token, lent }))
+    Ok(Some(Offered { target, lent }))
+}
+
+/// A node that reaches dynamically connected targets: the one that is next in turn, or after it.
+async fn dynamic_node(core: &Core) -> Option<NodeId> {
+    let first = core.nodes.place(fastrand::u64(..)).id();
+    let ids = || core.nodes.iter().map(|node| node.id());
+    for node in ids().skip_while(|id| *id != first).chain(ids().take_while(|id| *id != first)) {
+        if core.grants.reaches_dynamic(node).await {
+            return Some(node);
+        }
+    }
+    None
 }
 
 /// Declines a token that comes with a copy: its bytes are not the client's.
@@ -90,7 +105,7 @@ pub(in crate::s3) fn declined_by_policy(core: &Core) -> Failure {
 impl Offered {
     /// Bytes that the memory holds.
     pub(in crate::s3) fn length(&self) -> u64 {
-        self.token.length()
+        self.target.length()
     }
 }
 
@@ -106,12 +121,18 @@ pub(in crate::s3) async fn store(
     durability: Durability,
     key: Option<&DataKey>,
 ) -> Result<(Stored, Option<Moved>), Failure> {
-    let node = core.nodes.by_id(offered.token.session().node());
+    let node = core.nodes.by_id(offered.target.session().node());
     let node = node.ok_or(DirectError::NoSuchSession)?.clone();
     let digests = digests.union(ALWAYS);
     let plan = store::planned(core, caller.account(), offered.length(), digests, durability, key);
     let chunks = plan.chunks.clone();
-    let (moved, receipt) = transfer(core, caller, offered, DirectWork::Put(plan)).await?;
+    let (moved, receipt) = match transfer(core, caller, offered, DirectWork::Put(plan)).await {
+        Err(Failure::Direct(DirectError::NotServed)) if offered.lent.is_quiet() => {
+            core.direct_counts.count_declined(Declined::Foreign);
+            return Err(Failure::RdmaDeclined);
+        }
+        transferred => transferred?,
+    };
     let stored = Stored::new(node, chunks, receipt.digests, receipt.durability);
     Ok((stored, Some(moved)))
 }

@@ -2,6 +2,7 @@
 //! what is refused. Method: a gateway over nodes whose clients' memory is in this process.
 
 mod control;
+mod dynamic;
 mod encrypted;
 mod quiet;
 mod ranges;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use keyway_proto::{
-    DigestSet, DirectPlan, DirectWork, GatherPiece, GatherPlan, GetPlan, RemoteKey, RemoteWindow,
-    SessionId, SessionToken, TenantId,
+    DigestSet, DirectPlan, DirectTarget, DirectWork, GatherPiece, GatherPlan, GetPlan, RdmaToken,
+    RemoteKey, RemoteWindow, SessionId, SessionToken, TenantId,
 };
 use prost::Message as _;
 
@@ -35,11 +35,20 @@ pub fn direct_plan_bytes(plan: &DirectPlan) -> Vec<u8> {
         DirectWork::Gather(gather, digests) => Work::Gather(gather_message(gather, *digests)),
         DirectWork::Put(put) => Work::Put(put_request(plan.session().node(), put)),
     };
+    let dynamic = match &plan.target {
+        DirectTarget::Session(_) => None,
+        DirectTarget::Dynamic(_, token) => Some(schema::DynamicTarget {
+            lid: token.lid().into(),
+            number: token.dct_number(),
+            gid: token.gid().map_or_else(Bytes::new, |gid| Bytes::copy_from_slice(&gid)),
+        }),
+    };
     let message = schema::DirectPlan {
         owner: Some(super::session::owner_message(&plan.owner)),
         session: plan.session().0,
         windows: windows.collect(),
         work: Some(work),
+        dynamic,
     };
     message.encode_to_vec()
 }
@@ -60,7 +69,15 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
         length: window.length,
         key: RemoteKey(window.key),
     });
-    let target = SessionToken::new(session, windows.collect()).ok_or(Malformed("windows"))?;
+    let target = match &message.dynamic {
+        None => SessionToken::new(session, windows.collect()).map(DirectTarget::Session),
+        Some(dynamic) if session == SessionId::new(session.node(), 0) => {
+            let token = dynamic_token(dynamic, &windows.collect::<Vec<_>>());
+            token.map(|token| DirectTarget::Dynamic(session.node(), token))
+        }
+        Some(_) => return Err(Malformed("session")),
+    };
+    let target = target.ok_or(Malformed("windows"))?;
     let work = match message.work.as_ref().ok_or(Malformed("work"))? {
         Work::Get(get) => DirectWork::Get(
             GetPlan {
@@ -83,6 +100,16 @@ pub fn direct_plan(bytes: &[u8]) -> Result<DirectPlan, Malformed> {
         return Err(Malformed("tenant"));
     }
     Ok(DirectPlan { owner, target, work })
+}
+
+fn dynamic_token(target: &schema::DynamicTarget, windows: &[RemoteWindow]) -> Option<RdmaToken> {
+    let [RemoteWindow { address, length, key }] = *windows else { return None };
+    let gid = match target.gid.is_empty() {
+        true => None,
+        false => Some(target.gid[..].try_into().ok()?),
+    };
+    let lid = u16::try_from(target.lid).ok()?;
+    RdmaToken::new(address, length, key.0, lid, target.number, gid)
 }
 
 fn gather_message(plan: &GatherPlan, digests: DigestSet) -> schema::DirectGather {
@@ -206,12 +233,27 @@ mod tests {
             tenant: TenantId(tenant),
             access_key: access_key.into(),
         });
-        (owner, any::<u64>(), windows()).prop_flat_map(|(owner, session, windows)| {
-            work(owner.tenant).prop_map(move |work| {
-                let target = SessionToken::new(SessionId(session), windows.clone());
-                DirectPlan { owner: owner.clone(), target: target.expect("sound"), work }
+        (owner, target()).prop_flat_map(|(owner, target)| {
+            work(owner.tenant).prop_map(move |work| DirectPlan {
+                owner: owner.clone(),
+                target: target.clone(),
+                work,
             })
         })
+    }
+
+    fn target() -> impl Strategy<Value = DirectTarget> {
+        let session = (any::<u64>(), windows()).prop_map(|(session, windows)| {
+            SessionToken::new(SessionId(session), windows).expect("sound").into()
+        });
+        let queue = (any::<u16>(), 0u32..1 << 24, any::<Option<[u8; 16]>>());
+        let dynamic = (any::<u32>(), windows(), queue);
+        let dynamic = dynamic.prop_map(|(node, windows, (lid, number, gid))| {
+            let RemoteWindow { address, length, key } = windows[0];
+            let token = RdmaToken::new(address, length, key.0, lid, number, gid);
+            DirectTarget::Dynamic(NodeId(node), token.expect("sound"))
+        });
+        prop_oneof![session, dynamic]
     }
 
     proptest! {
@@ -246,7 +288,7 @@ mod tests {
         let session = SessionId::new(NodeId(7), 1);
         DirectPlan {
             owner: SessionOwner { tenant: TenantId(1), access_key: "AKID".into() },
-            target: SessionToken::new(session, vec![window]).expect("sound"),
+            target: SessionToken::new(session, vec![window]).expect("sound").into(),
             work: DirectWork::Put(PutPlan {
                 transfer: TransferId::new(1, [2; 10]),
                 tenant: TenantId(tenant),
@@ -273,6 +315,26 @@ mod tests {
         assert_eq!(altered(|plan| plan.windows.clear()), Err(Malformed("windows")));
         assert_eq!(altered(|plan| plan.windows[0].length = 0), Err(Malformed("windows")));
         assert_eq!(altered(|plan| plan.windows[0].address = u64::MAX), Err(Malformed("windows")));
+        let queue = || schema::DynamicTarget { lid: 1, number: 2, gid: Bytes::new() };
+        let dynamic = |change: fn(&mut schema::DirectPlan), queue: schema::DynamicTarget| {
+            let bytes = direct_plan_bytes(&put(1));
+            let mut message = schema::DirectPlan::decode(&bytes[..]).expect("sound");
+            message.session = SessionId::new(NodeId(7), 0).0;
+            message.dynamic = Some(queue);
+            change(&mut message);
+            direct_plan(&message.encode_to_vec())
+        };
+        assert!(dynamic(|_| (), queue()).is_ok());
+        assert_eq!(dynamic(|plan| plan.session += 1, queue()), Err(Malformed("session")));
+        let twice = |plan: &mut schema::DirectPlan| plan.windows.push(plan.windows[0].clone());
+        assert_eq!(dynamic(twice, queue()), Err(Malformed("windows")));
+        for queue in [
+            schema::DynamicTarget { number: 1 << 24, ..queue() },
+            schema::DynamicTarget { lid: 1 << 16, ..queue() },
+            schema::DynamicTarget { gid: Bytes::from_static(&[0; 15]), ..queue() },
+        ] {
+            assert_eq!(dynamic(|_| (), queue), Err(Malformed("windows")));
+        }
         assert_eq!(altered(|plan| plan.owner = None), Err(Malformed("owner")));
         assert_eq!(altered(|plan| plan.work = None), Err(Malformed("work")));
         let nobody = |plan: &mut schema::DirectPlan| {
@@ -316,7 +378,7 @@ mod tests {
         let message = schema::DirectPlan::decode(&bytes[..]).expect("sound");
         let request = schema::TransferRequest { node: 1, grant: Bytes::copy_from_slice(&bytes) };
         let secret = vec![0xab_u8; 32].into();
-        let key = schema::SealingKeyReply { id: 1, secret, fresh_for_ms: 9 };
+        let key = schema::SealingKeyReply { id: 1, secret, fresh_for_ms: 9, dynamic: true };
         let get = schema::GetRequest { key: vec![0xcd; 32].into(), ..Default::default() };
         let direct = schema::DirectGet { key: vec![0xcd; 32].into(), ..Default::default() };
         let gather = schema::DirectGather { key: vec![0xcd; 32].into(), ..Default::default() };

@@ -264,6 +264,7 @@ fn path(message: schema::TransferPath) -> Result<TransferPath, Malformed> {
 fn strength_message(strength: KeyStrength) -> Option<schema::KeyStrength> {
     Some(match strength {
         KeyStrength::Http => schema::KeyStrength::Http,
+        KeyStrength::Standing => schema::KeyStrength::Standing,
         KeyStrength::Slab => schema::KeyStrength::Slab,
         KeyStrength::Ipc => schema::KeyStrength::Ipc,
         KeyStrength::Registration => schema::KeyStrength::Registration,
@@ -276,6 +277,7 @@ fn strength_message(strength: KeyStrength) -> Option<schema::KeyStrength> {
 fn strength(message: schema::KeyStrength) -> Result<KeyStrength, Malformed> {
     match message {
         schema::KeyStrength::Http => Ok(KeyStrength::Http),
+        schema::KeyStrength::Standing => Ok(KeyStrength::Standing),
         schema::KeyStrength::Slab => Ok(KeyStrength::Slab),
         schema::KeyStrength::Ipc => Ok(KeyStrength::Ipc),
         schema::KeyStrength::Registration => Ok(KeyStrength::Registration),

@@ -297,7 +297,10 @@ mod tests {
         assert_eq!(altered(|m| address(m).link = 0), Malformed("link layer"));
         assert_eq!(altered(|m| address(m).gid = Bytes::new()), Malformed("gid"));
         assert_eq!(altered(|m| m.strengths = vec![0]), Malformed("key strength"));
-        assert_eq!(altered(|m| m.strengths = vec![5; 7]), Malformed("key strengths"));
+        assert_eq!(
+            altered(|m| m.strengths = vec![5; 1 + KeyStrength::ALL.len()]),
+            Malformed("key strengths")
+        );
         let long = |m: &mut schema::OpenSessionRequest| {
             m.owner.get_or_insert_default().access_key = "a".repeat(ACCESS_KEY_BYTES_MAX + 1);
         };

@@ -3,6 +3,7 @@ use std::mem::{offset_of, size_of};
 use std::process::Command;
 
 use super::*;
+use crate::verbs::mlx5::*;
 
 macro_rules! layout {
     ($out:ident, $rust:ty, $c:literal, size; $($field:ident $(. $sub:ident)* = $member:literal),*) => {
@@ -47,6 +48,25 @@ fn ours() -> String {
     layout!(out, Wc, "struct ibv_wc", size; invalidated_rkey = "invalidated_rkey",
         wc_flags = "wc_flags", sl = "sl");
     layout!(out, AsyncEvent, "struct ibv_async_event", size; event_type = "event_type");
+    layout!(out, SrqInitAttr, "struct ibv_srq_init_attr", size; max_wr = "attr.max_wr",
+        max_sge = "attr.max_sge", srq_limit = "attr.srq_limit");
+    layout!(out, QpInitAttrEx, "struct ibv_qp_init_attr_ex", size; srq = "srq", cap = "cap",
+        qp_type = "qp_type", comp_mask = "comp_mask", pd = "pd", rx_hash_conf = "rx_hash_conf",
+        rx_hash_conf.fields_mask = "rx_hash_conf.rx_hash_fields_mask",
+        send_ops_flags = "send_ops_flags");
+    layout!(out, QpBase, "struct ibv_qp", size; state = "state", qp_type = "qp_type",
+        events_completed = "events_completed");
+    layout!(out, QpEx, "struct ibv_qp_ex"; comp_mask = "comp_mask", wr_id = "wr_id",
+        wr_flags = "wr_flags", wr_rdma_read = "wr_rdma_read", wr_rdma_write = "wr_rdma_write",
+        wr_set_sge = "wr_set_sge", wr_start = "wr_start", wr_complete = "wr_complete",
+        wr_abort = "wr_abort");
+    layout!(out, DvQpInitAttr, "struct mlx5dv_qp_init_attr", size; create_flags = "create_flags",
+        dc_init_attr.dc_type = "dc_init_attr.dc_type",
+        dc_init_attr.dct_access_key = "dc_init_attr.dct_access_key",
+        send_ops_flags = "send_ops_flags");
+    layout!(out, DcInitAttr, "struct mlx5dv_dc_init_attr", size;);
+    layout!(out, DvQpEx, "struct mlx5dv_qp_ex"; comp_mask = "comp_mask",
+        wr_set_dc_addr = "wr_set_dc_addr");
     for (name, value) in CONSTANTS {
         writeln!(out, "constant {name} {value}").unwrap();
     }
@@ -54,7 +74,7 @@ fn ours() -> String {
 }
 
 /// The header's constants under its own names.
-const CONSTANTS: [(&str, i64); 45] = [
+const CONSTANTS: [(&str, i64); 53] = [
     ("IBV_DEVICE_MEM_WINDOW_TYPE_2A", DEVICE_MEM_WINDOW_TYPE_2A as i64),
     ("IBV_DEVICE_MEM_WINDOW_TYPE_2B", DEVICE_MEM_WINDOW_TYPE_2B as i64),
     ("IBV_PORT_ACTIVE", PORT_ACTIVE as i64),
@@ -100,6 +120,44 @@ const CONSTANTS: [(&str, i64); 45] = [
     ("IBV_WC_RNR_RETRY_EXC_ERR", WC_RNR_RETRY_EXC_ERR as i64),
     ("IBV_WC_WITH_INV", WC_WITH_INV as i64),
     ("IBV_EVENT_QP_ACCESS_ERR", EVENT_QP_ACCESS_ERR as i64),
+    ("IBV_QPT_DRIVER", QPT_DRIVER as i64),
+    ("IBV_QP_INIT_ATTR_PD", QP_INIT_ATTR_PD as i64),
+    ("IBV_QP_INIT_ATTR_SEND_OPS_FLAGS", QP_INIT_ATTR_SEND_OPS_FLAGS as i64),
+    ("IBV_QP_EX_WITH_RDMA_WRITE", QP_EX_WITH_RDMA_WRITE as i64),
+    ("IBV_QP_EX_WITH_RDMA_READ", QP_EX_WITH_RDMA_READ as i64),
+    ("MLX5DV_QP_INIT_ATTR_MASK_DC", DV_QP_INIT_ATTR_MASK_DC as i64),
+    ("MLX5DV_DCTYPE_DCT", DV_DCTYPE_DCT as i64),
+    ("MLX5DV_DCTYPE_DCI", DV_DCTYPE_DCI as i64),
+];
+
+/// Functions that are called by pointer, and the types that the tables give them.
+const SIGNATURES: [(&str, &str); 16] = [
+    ("&mlx5dv_is_supported", "bool (*)(struct ibv_device *)"),
+    (
+        "&mlx5dv_create_qp",
+        "struct ibv_qp *(*)(struct ibv_context *, struct ibv_qp_init_attr_ex *, \
+         struct mlx5dv_qp_init_attr *)",
+    ),
+    ("&mlx5dv_qp_ex_from_ibv_qp_ex", "struct mlx5dv_qp_ex *(*)(struct ibv_qp_ex *)"),
+    ("&ibv_qp_to_qp_ex", "struct ibv_qp_ex *(*)(struct ibv_qp *)"),
+    ("&ibv_create_ah", "struct ibv_ah *(*)(struct ibv_pd *, struct ibv_ah_attr *)"),
+    ("&ibv_destroy_ah", "int (*)(struct ibv_ah *)"),
+    ("&ibv_create_srq", "struct ibv_srq *(*)(struct ibv_pd *, struct ibv_srq_init_attr *)"),
+    ("&ibv_destroy_srq", "int (*)(struct ibv_srq *)"),
+    ("((struct ibv_qp_ex *)0)->wr_start", "void (*)(struct ibv_qp_ex *)"),
+    ("((struct ibv_qp_ex *)0)->wr_abort", "void (*)(struct ibv_qp_ex *)"),
+    ("((struct ibv_qp_ex *)0)->wr_complete", "int (*)(struct ibv_qp_ex *)"),
+    ("((struct ibv_qp_ex *)0)->wr_rdma_write", "void (*)(struct ibv_qp_ex *, uint32_t, uint64_t)"),
+    ("((struct ibv_qp_ex *)0)->wr_rdma_read", "void (*)(struct ibv_qp_ex *, uint32_t, uint64_t)"),
+    (
+        "((struct ibv_qp_ex *)0)->wr_set_sge",
+        "void (*)(struct ibv_qp_ex *, uint32_t, uint64_t, uint32_t)",
+    ),
+    (
+        "((struct mlx5dv_qp_ex *)0)->wr_set_dc_addr",
+        "void (*)(struct mlx5dv_qp_ex *, struct ibv_ah *, uint32_t, uint64_t)",
+    ),
+    ("((struct mlx5dv_dc_init_attr *)0)->dct_access_key", "uint64_t"),
 ];
 
 /// Goal: our layouts are the header's. Method: the C compiler prints its own.
@@ -108,7 +166,15 @@ fn layouts_are_those_of_the_header() {
     let register = "_Static_assert(__builtin_types_compatible_p(__typeof__(&ibv_reg_dmabuf_mr), \
          struct ibv_mr *(*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)), \
          \"ibv_reg_dmabuf_mr\");\n";
-    compare(&ours(), "infiniband/verbs.h", register);
+    let mut prologue = format!("#include <infiniband/mlx5dv.h>\n{register}");
+    for (what, kind) in SIGNATURES {
+        writeln!(
+            prologue,
+            "_Static_assert(__builtin_types_compatible_p(__typeof__({what}), {kind}), \"\");"
+        )
+        .unwrap();
+    }
+    compare(&ours(), "infiniband/verbs.h", &prologue);
 }
 
 /// Compares `type member offset` lines of ours with what a C program prints that includes the
