@@ -21,6 +21,7 @@ pub mod armed;
 pub mod device;
 mod device_test;
 pub mod domain;
+mod lend_costs;
 pub mod link;
 mod link_state;
 pub mod open;
@@ -43,7 +44,9 @@ pub use link::{Batch, Landed, Link, PendingLink, Posted};
 
 pub use crate::LinkError;
 use crate::gpu::GpuError;
+use crate::memory::MemoryError;
 pub use device_test::device_memory_test;
+pub use lend_costs::LendCosts;
 pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
 pub use self_test::{SelfTest, self_test};
@@ -80,6 +83,9 @@ pub enum VerbsError {
     /// The GPU gives no way to its memory.
     #[error("the GPU's memory cannot be registered")]
     Gpu(#[from] GpuError),
+    /// There is no memory to be registered.
+    #[error("there is no memory to be registered")]
+    Memory(#[from] MemoryError),
     /// A registration that is to end has other holders.
     #[error("the registration is in use")]
     InUse,
