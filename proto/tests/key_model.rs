@@ -272,7 +272,13 @@ fn every_rule_holds_in_calm_worlds() {
 
 #[test]
 fn every_rule_holds_when_everything_goes_wrong_once() {
-    worlds(ROUGH).for_each(|world| assert!(check(world) > 10_000));
+    for mut world in worlds(ROUGH) {
+        if world.revoker == Revoker::Nobody {
+            // Its requests do not double, so that there is one grant: more of the rest goes wrong.
+            world.faults = Faults { lost: 2, doubled: 2, crashes: 2, given_up: 2 };
+        }
+        assert!(check(world) > 10_000);
+    }
 }
 
 /// Longer runs of bad luck than can be visited one by one.
