@@ -14,7 +14,8 @@ const SERVER_TIMING: &str = "server-timing";
 pub struct Phases {
     /// Transfers that were timed.
     pub transfers: u64,
-    /// Until the memory was lent: mapped or registered where it was not, and its key made.
+    /// Until the memory was lent: mapped or registered where it was not, or copied into a slab, and
+    /// its key made.
     pub lend: Duration,
     /// The request and its answer, without what the service says it did in between: signing,
     /// two trips, and whoever had to be woken.
@@ -25,7 +26,7 @@ pub struct Phases {
     pub node: Duration,
     /// From the answer until the key was seen to be dead.
     pub confirm: Duration,
-    /// The bytes' checksum, where they landed.
+    /// The bytes' checksum, where they landed; before it their copy, where that was a slab.
     pub verify: Duration,
 }
 

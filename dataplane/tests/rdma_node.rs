@@ -335,7 +335,7 @@ async fn impossible_sessions_are_refused() {
     assert!(matches!(refused, Err(SessionError::NoSuchRail)));
     let refused = open(SessionRequest { node: NodeId(2), ..good.clone() }).await;
     assert!(matches!(refused, Err(SessionError::NoSuchRail)));
-    let refused = open(SessionRequest { strengths: vec![KeyStrength::Slab], ..good.clone() }).await;
+    let refused = open(SessionRequest { strengths: vec![KeyStrength::Http], ..good.clone() }).await;
     assert!(matches!(refused, Err(SessionError::Incompatible(_))));
     let mut client = pending.address();
     client.link = keyway_proto::LinkLayer::Infiniband;

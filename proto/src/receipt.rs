@@ -121,6 +121,7 @@ impl KeyStrength {
     pub const fn revoker(self) -> Revoker {
         match self {
             Self::Window | Self::Ipc => Revoker::Node,
+            Self::Slab => Revoker::Nobody,
             _ => Revoker::Client,
         }
     }

@@ -6,6 +6,8 @@ use keyway_fabric::verbs::Marks;
 use keyway_proto::KeyStrength;
 use keyway_proto::session::SESSION_WINDOWS_MAX;
 
+use super::slab::whole_pieces;
+
 /// Names the ports to be used, where the configuration does not: `mlx5_0,mlx5_1/2`.
 const DEVICES_VARIABLE: &str = "KEYWAY_RDMA_DEVICES";
 const TRAFFIC_CLASS_VARIABLE: &str = "KEYWAY_RDMA_TRAFFIC_CLASS";
@@ -47,6 +49,9 @@ pub struct RdmaConfig {
     /// Keys stronger than this are not used over adapters: transfers then run as over an adapter
     /// that has no better ones.
     pub strength_max: KeyStrength,
+    /// Bytes of a session's slab in each direction, where its keys are of strength `slab`: whole
+    /// pieces of 16 MiB, 1 to 16. It bounds what such a session has in flight.
+    pub slab_bytes: usize,
     /// How long the answer to a transfer may take. Longer than nodes give one, so that they are
     /// the ones to give up.
     pub answer_timeout: Duration,
@@ -63,8 +68,9 @@ impl Default for RdmaConfig {
             windows: 32,
             min_bytes: 4 << 10,
             local_gpu_min_bytes: 512 << 10,
-            strength_min: KeyStrength::Ipc,
+            strength_min: KeyStrength::Slab,
             strength_max: KeyStrength::Window,
+            slab_bytes: 64 << 20,
             answer_timeout: Duration::from_secs(75),
             pause: Duration::from_secs(30),
         }
@@ -116,8 +122,9 @@ impl RdmaConfig {
     }
 
     /// Uses no stronger keys than this over adapters: `WindowLocal` has this end invalidate its
-    /// windows, `Registration` registers the memory for each transfer. For trying what weaker
-    /// adapters do; nobody is safer for it.
+    /// windows, `Registration` registers the memory for each transfer, `Slab` copies through memory
+    /// of the client's own that stays registered. For adapters that are better at the weaker ones,
+    /// and for trying what they do; nobody is safer for it.
     #[must_use]
     pub fn strength_max(mut self, strength: KeyStrength) -> Self {
         self.strength_max = strength;
@@ -139,6 +146,13 @@ impl RdmaConfig {
 
     pub(super) fn marks(&self) -> Marks {
         Marks { traffic_class: self.traffic_class, service_level: self.service_level }
+    }
+
+    /// Has slabs of so many bytes, where keys are of that strength: 16 to 256 MiB.
+    #[must_use]
+    pub fn slab_bytes(mut self, bytes: usize) -> Self {
+        self.slab_bytes = whole_pieces(bytes);
+        self
     }
 
     /// The ports that are wanted; none for all.
@@ -199,5 +213,13 @@ mod tests {
         assert!(listed("").is_empty());
         let both = RdmaConfig::default().devices(["rxe2"]).windows(0);
         assert_eq!((both.wanted(), both.windows), (vec!["rxe2".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_slab_is_made_of_whole_pieces() {
+        let bytes = |wanted| RdmaConfig::default().slab_bytes(wanted).slab_bytes;
+        let piece = keyway_fabric::memory::PIECE_BYTES_MAX;
+        assert_eq!([0, 2 * piece + 1, usize::MAX].map(bytes), [piece, 2 * piece, 16 * piece]);
+        assert_eq!(RdmaConfig::default().slab_bytes % piece, 0);
     }
 }

@@ -6,6 +6,7 @@
 //! | this machine's ports, opened and tried once | [`ports`] |
 //! | the service's rails, and which port reaches which | [`rails`], [`pairing`] |
 //! | a session: two queue pairs, connected | [`session`] |
+//! | memory of the client's own that stays registered, and copies | [`slab`] |
 //! | buffers registered with an adapter | [`registrations`] |
 //! | the same with a node of this host, and what it has mapped | [`local`] |
 //! | memory that is lent | [`target`], [`armed`] |
@@ -28,8 +29,10 @@ mod rails;
 mod registrations;
 mod reply;
 mod session;
+mod slab;
 mod target;
 mod transaction;
+mod travelled;
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,6 +59,7 @@ pub use session::SessionError;
 pub(crate) use target::Target;
 pub use transaction::RdmaError;
 pub(crate) use transaction::{Order, Outcome, Settled, transact};
+pub(crate) use travelled::Travelled;
 
 /// Most bytes that one window holds: half of what adapters are known to take.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 30;
@@ -243,12 +247,13 @@ impl Rdma {
         if !reach.registrable {
             return Err(if small { why } else { Fallback::Registration });
         }
-        // Device memory has no windows.
-        if reach.gpu.is_some() && self.config.strength_min > KeyStrength::Registration {
+        // Device memory has no windows, and no slab.
+        let of_device = self.config.strength_min..=self.config.strength_max;
+        if reach.gpu.is_some() && !of_device.contains(&KeyStrength::Registration) {
             return Err(Fallback::TooWeak);
         }
         let insisting = self.is_required();
-        rails.ticket(node, reach.gpu.as_ref(), insisting, &self.opening()).await
+        rails.ticket(node, bytes, reach.gpu.as_ref(), insisting, &self.opening()).await
     }
 
     /// Leave for a transfer with a node of this host. Waits for a free window.
@@ -256,7 +261,9 @@ impl Rdma {
         if self.config.strength_min > KeyStrength::Ipc {
             return Err(Fallback::TooWeak);
         }
-        self.doors().await?.ticket(node, None, self.is_required(), &self.opening()).await
+        // What is mapped has room for any.
+        let (doors, bytes) = (self.doors().await?, 0);
+        doors.ticket(node, bytes, None, self.is_required(), &self.opening()).await
     }
 
     /// Whether so many bytes of a GPU's memory travel by way of the host's: where that is asked
@@ -273,11 +280,29 @@ impl Rdma {
                 }
                 let direct = reach.registrable
                     && self.config.strength_min <= KeyStrength::Registration
+                    && self.config.strength_max >= KeyStrength::Registration
                     && rails.reach(gpu).await;
                 !direct
             }
             _ => false,
         }
+    }
+
+    /// Most bytes of one request, where more of so many would have no room: what goes by way of a
+    /// slab goes in parts that fit it.
+    pub(crate) async fn part_bytes_max(&self, bytes: u64) -> Option<u64> {
+        let by_adapter = match self.policy {
+            PathPolicy::Auto => true,
+            PathPolicy::Require(path) => {
+                !matches!(path, TransferPath::Http | TransferPath::IpcHost | TransferPath::IpcGpu)
+            }
+        };
+        let room = slab::whole_pieces(self.config.slab_bytes) as u64;
+        if bytes <= room || !by_adapter || !self.is_wanted(bytes) {
+            return None;
+        }
+        let ports = self.ports().await.ok()?;
+        ports.iter().any(|port| port.goes_by_slab(&self.config)).then_some(room)
     }
 
     /// Whether many ranges of so many bytes in all may go in one request.
@@ -441,54 +466,4 @@ fn rail_is_down(error: &ClientError) -> bool {
         error,
         ClientError::Rdma(RdmaError::Link(LinkError::Unreachable | LinkError::Adapter(_)))
     )
-}
-
-/// How bytes travelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Travelled {
-    pub(crate) path: TransferPath,
-    pub(crate) strength: KeyStrength,
-    pub(crate) fallbacks: Fallbacks,
-}
-
-impl Travelled {
-    /// In bodies.
-    pub(crate) fn over_http(fallbacks: Fallbacks) -> Self {
-        Self { path: TransferPath::Http, strength: KeyStrength::Http, fallbacks }
-    }
-
-    /// Past them, into or out of memory of this kind.
-    pub(crate) fn past_http<M: Target>(ticket: &Ticket, fallbacks: Fallbacks) -> Self {
-        let path = ticket.session.path::<M>();
-        Self { path, strength: ticket.session.strength, fallbacks }
-    }
-
-    /// Both: the weaker counts.
-    pub(crate) fn and(mut self, other: &Self) -> Self {
-        if other.strength < self.strength {
-            (self.path, self.strength) = (other.path, other.strength);
-        }
-        self.fallbacks.merge(&other.fallbacks);
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_weaker_part_counts() {
-        let mut fallbacks = Fallbacks::default();
-        fallbacks.add(Fallback::Paused);
-        let http = Travelled::over_http(fallbacks);
-        let strength = KeyStrength::Window;
-        let direct = Travelled { path: TransferPath::VerbsHost, strength, ..http };
-        for both in [http.and(&direct), direct.and(&http)] {
-            assert_eq!((both.path, both.strength), (TransferPath::Http, KeyStrength::Http));
-            assert_eq!(both.fallbacks.count(Fallback::Paused), 2);
-        }
-        let local = Travelled { strength: KeyStrength::WindowLocal, ..direct };
-        assert_eq!(direct.and(&local).strength, KeyStrength::WindowLocal);
-    }
 }

@@ -56,13 +56,29 @@ impl LocalPort {
         strongest.min(config.strength_max)
     }
 
+    /// Whether memory of the host's goes by way of a slab.
+    pub(super) fn goes_by_slab(&self, config: &RdmaConfig) -> bool {
+        self.strengths(MemoryKind::Host, config) == [KeyStrength::Slab]
+    }
+
     /// The kinds of keys that it gives over memory of a kind, and that are wanted.
     pub(super) fn strengths(&self, memory: MemoryKind, config: &RdmaConfig) -> Vec<KeyStrength> {
-        strengths(self.strongest(memory, config), config.strength_min)
+        let strongest = self.strongest(memory, config);
+        let min = match memory {
+            MemoryKind::Host => config.strength_min,
+            // A GPU's memory has no slab: it goes by way of the host's, which has.
+            MemoryKind::Device => config.strength_min.max(KeyStrength::Registration),
+        };
+        let is_slow = memory == MemoryKind::Host && self.found.prefers_slab();
+        strengths(strongest, min, is_slow)
     }
 
     /// Whether it reaches a GPU's memory: tried with the first transfer that may need it.
     pub(super) async fn reaches(&self, gpu: &Arc<Gpu>) -> bool {
+        // Of a registration that does not end, a GPU's memory has no use.
+        if self.strength < KeyStrength::Registration {
+            return false;
+        }
         // Those who come meanwhile wait for the one test.
         let mut gpus = self.gpus.lock().await;
         if let Some(known) = gpus.get(&gpu.uuid()) {
@@ -141,10 +157,16 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<Arc<LocalPort>>, Fal
     Ok(ports.into_iter().map(Arc::new).collect())
 }
 
-/// What an adapter can do that gives keys of this strength.
-fn strengths(strongest: KeyStrength, min: KeyStrength) -> Vec<KeyStrength> {
-    let known = [KeyStrength::Registration, KeyStrength::WindowLocal, KeyStrength::Window];
-    known.into_iter().filter(|strength| (min..=strongest).contains(strength)).collect()
+/// What an adapter can do that gives keys of this strength. A slab is for those that have no
+/// windows; `is_slow` says that it is to be taken though they can register, where it may.
+fn strengths(strongest: KeyStrength, min: KeyStrength, is_slow: bool) -> Vec<KeyStrength> {
+    use KeyStrength::{Registration, Slab, Window, WindowLocal};
+    let known: &[KeyStrength] = match strongest {
+        Window | WindowLocal => &[Registration, WindowLocal, Window],
+        Registration if is_slow && min <= Slab => &[Slab],
+        _ => &[Slab, Registration],
+    };
+    known.iter().copied().filter(|strength| (min..=strongest).contains(strength)).collect()
 }
 
 #[cfg(test)]
@@ -153,10 +175,25 @@ mod tests {
 
     #[test]
     fn weaker_keys_are_offered_unless_refused() {
-        use KeyStrength::{Http, Registration, Slab, Window, WindowLocal};
-        assert_eq!(strengths(Window, Http), [Registration, WindowLocal, Window]);
-        assert_eq!(strengths(Window, Window), [Window]);
-        assert_eq!(strengths(Registration, Slab), [Registration]);
-        assert!(strengths(Registration, WindowLocal).is_empty());
+        use KeyStrength::{Http, Ipc, Registration, Slab, Window, WindowLocal};
+        let quick = |strongest, min| strengths(strongest, min, false);
+        assert_eq!(quick(Window, Http), [Registration, WindowLocal, Window]);
+        assert_eq!(quick(Window, Window), [Window]);
+        assert_eq!(quick(Registration, Slab), [Slab, Registration]);
+        assert_eq!(quick(Registration, Ipc), [Registration]);
+        assert_eq!(quick(Slab, Slab), [Slab]);
+        assert!(quick(Registration, WindowLocal).is_empty());
+        assert!(quick(Slab, Ipc).is_empty());
+        assert!(quick(Http, Http).is_empty());
+    }
+
+    #[test]
+    fn a_slab_is_taken_where_registering_is_slow_and_nothing_stronger_is_demanded() {
+        use KeyStrength::{Ipc, Registration, Slab, Window, WindowLocal};
+        let slow = |strongest, min| strengths(strongest, min, true);
+        assert_eq!(slow(Registration, Slab), [Slab]);
+        assert_eq!(slow(Registration, Ipc), [Registration]);
+        assert_eq!(slow(Registration, Registration), [Registration]);
+        assert_eq!(slow(Window, Slab), [Registration, WindowLocal, Window]);
     }
 }

@@ -183,13 +183,14 @@ impl Rails {
     }
 
     /// Leave for a transfer with this node, or any: rails take turns. Waits while as many are in
-    /// flight as the session may have. `gpu` is the one whose memory adapters must reach.
+    /// flight as the session may have. `bytes` are those of the transfer; `gpu` is the one whose memory adapters must reach.
     ///
     /// # Errors
     /// Why there is none. A rail that rests is tried only when `insisting`.
     pub(super) async fn ticket(
         &self,
         node: Option<NodeId>,
+        bytes: u64,
         gpu: Option<&Arc<Gpu>>,
         insisting: bool,
         opening: &Opening<'_>,
@@ -217,6 +218,10 @@ impl Rails {
                 why = Fallback::NoSession;
                 continue;
             };
+            if !session.holds(bytes) {
+                why = Fallback::TooLarge;
+                continue;
+            }
             let permit = Arc::clone(&session.permits).acquire_owned().await;
             let permit = permit.expect("a session never closes its semaphore");
             let (slot, pause) = (Arc::clone(slot), opening.config.pause);

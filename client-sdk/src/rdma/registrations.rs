@@ -100,7 +100,8 @@ impl Registrations {
     }
 }
 
-fn release(registrations: Vec<Arc<Registration>>) {
+/// Deregisters, off the runtime's own threads.
+pub(super) fn release(registrations: Vec<Arc<Registration>>) {
     if registrations.is_empty() {
         return;
     }

@@ -25,6 +25,7 @@ use super::armed::{Armed, Held};
 use super::local::LocalLane;
 use super::ports::{LocalPort, MemoryKind};
 use super::registrations::Registrations;
+use super::slab::{HeldPieces, Lent, Slabs};
 use super::target::Target;
 use super::transaction::{RdmaError, rejoin};
 use crate::error::{ClientError, Malformed};
@@ -98,6 +99,8 @@ struct VerbsLane {
     link: Link,
     domain: Arc<Domain>,
     registrations: Arc<Registrations>,
+    /// Used where the strength is `slab`.
+    slabs: Slabs,
     /// Its thread serves the link until the last transfer has ended.
     _port: Arc<LocalPort>,
 }
@@ -160,7 +163,8 @@ impl Session {
             session = %offer.session, rail = rail.name, strength = %offer.strength, windows,
             "RDMA session opened"
         );
-        let lane = VerbsLane { link, domain, registrations, _port: Arc::clone(port) };
+        let slabs = Slabs::new(&domain, config.slab_bytes);
+        let lane = VerbsLane { link, domain, registrations, slabs, _port: Arc::clone(port) };
         Ok(Arc::new(Self {
             id: offer.session,
             strength: offer.strength,
@@ -195,6 +199,14 @@ impl Session {
         is_alive && !self.forgotten.load(Ordering::Relaxed)
     }
 
+    /// Whether it has room for a transfer of so many bytes.
+    pub(super) fn holds(&self, bytes: u64) -> bool {
+        match &self.lane {
+            Lane::Verbs(lane) if self.strength == KeyStrength::Slab => lane.slabs.hold(bytes),
+            Lane::Verbs(_) | Lane::Local(_) => true,
+        }
+    }
+
     /// How bytes travel into and out of such memory.
     pub(super) fn path<M: Target>(&self) -> TransferPath {
         match &self.lane {
@@ -204,8 +216,15 @@ impl Session {
     }
 
     /// What a key to the memory is made over.
-    pub(super) async fn hold(&self, memory: &impl Target) -> Result<Held, RdmaError> {
+    pub(super) async fn hold(
+        &self,
+        memory: &impl Target,
+        direction: Direction,
+    ) -> Result<Held, RdmaError> {
         match &self.lane {
+            Lane::Verbs(lane) if self.strength == KeyStrength::Slab => {
+                lane.slabs.take(memory.length(), direction).await.map(Held::Pieces)
+            }
             Lane::Local(lane) => lane.regions.of(memory).await.map(Held::Region),
             Lane::Verbs(_) if self.strength == KeyStrength::Registration => Ok(Held::Nothing),
             Lane::Verbs(lane) => {
@@ -219,12 +238,12 @@ impl Session {
     pub(super) async fn arm<M: Target>(
         &self,
         memory: M,
-        held: &Held,
+        held: &mut Held,
         direction: Direction,
     ) -> Result<Armed<M>, (RdmaError, M)> {
         let address = memory.address();
         let length = u32::try_from(memory.length()).expect("a window's memory is bounded");
-        match (&self.lane, held) {
+        match (&self.lane, &mut *held) {
             (Lane::Local(lane), Held::Region(region)) => {
                 let armed = lane.link.arm(memory, region, address, length, direction).await;
                 armed.map(Armed::Ipc).map_err(|(error, memory)| (RdmaError::Link(error), memory))
@@ -233,6 +252,17 @@ impl Session {
                 let registration = Arc::clone(held.registration());
                 let armed = lane.link.arm(memory, registration, address, length, direction).await;
                 armed.map(Armed::Verbs).map_err(|(error, memory)| (RdmaError::Link(error), memory))
+            }
+            (Lane::Verbs(lane), Held::Pieces(_)) => {
+                let held = std::mem::replace(held, Held::Nothing);
+                let Held::Pieces(HeldPieces { pieces, registration }) = held else {
+                    unreachable!("pieces were held a line before")
+                };
+                let mut lent = Lent { memory, pieces };
+                if direction == Direction::Read {
+                    lent.copy_in().await;
+                }
+                Ok(lent.arm(lane.link.clone(), &registration))
             }
             (Lane::Verbs(lane), _) => {
                 let (link, domain) = (lane.link.clone(), Arc::clone(&lane.domain));

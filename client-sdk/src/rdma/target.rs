@@ -66,6 +66,12 @@ pub trait Target: Send + Sync + 'static {
     /// Whether the buffer that it is a part of is still in use.
     fn life(&self) -> BufferLife;
 
+    /// Its bytes, where they are the host's: what goes by way of a slab.
+    fn host_bytes(&self) -> Option<&[u8]>;
+
+    /// The same, where they may be written.
+    fn host_bytes_mut(&mut self) -> Option<&mut [u8]>;
+
     /// Checksums of the first `bytes` bytes, as they lie in the memory.
     fn digests(
         &self,
@@ -75,7 +81,7 @@ pub trait Target: Send + Sync + 'static {
 }
 
 macro_rules! host_target {
-    ($slice:ty) => {
+    ($slice:ty, $bytes_mut:path) => {
         impl Target for $slice {
             const PATH: TransferPath = TransferPath::VerbsHost;
             const LOCAL_PATH: TransferPath = TransferPath::IpcHost;
@@ -116,6 +122,14 @@ macro_rules! host_target {
                 <$slice>::life(self)
             }
 
+            fn host_bytes(&self) -> Option<&[u8]> {
+                Some(self)
+            }
+
+            fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+                $bytes_mut(self)
+            }
+
             async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
                 Ok(digests(&self[..bytes], set).await)
             }
@@ -123,8 +137,16 @@ macro_rules! host_target {
     };
 }
 
-host_target!(HostSliceMut);
-host_target!(HostSlice);
+host_target!(HostSliceMut, writable);
+host_target!(HostSlice, read_only);
+
+fn writable(slice: &mut HostSliceMut) -> Option<&mut [u8]> {
+    Some(slice)
+}
+
+fn read_only(_: &mut HostSlice) -> Option<&mut [u8]> {
+    None
+}
 
 macro_rules! device_target {
     ($slice:ty) => {
@@ -168,6 +190,14 @@ macro_rules! device_target {
 
             fn life(&self) -> BufferLife {
                 <$slice>::life(self)
+            }
+
+            fn host_bytes(&self) -> Option<&[u8]> {
+                None
+            }
+
+            fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+                None
             }
 
             async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {

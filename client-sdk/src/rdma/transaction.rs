@@ -1,7 +1,8 @@
 //! One transfer under one key, from the lending of the memory to its return.
 //!
 //! Sketch: one bind (one doorbell, one completion), one HTTP request without a body, one
-//! completion that names the dead key. No byte is copied or touched by the CPU here.
+//! completion that names the dead key. No byte is copied or touched by the CPU here, but for those
+//! that go by way of a slab.
 //!
 //! [`Holder`] decides every step; this file only tells it what happened and does what it says.
 //! All of it runs in a task of its own that owns the memory: a caller who goes away is an event
@@ -23,7 +24,7 @@ use keyway_proto::key::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::armed::Armed;
+use super::armed::{Armed, Released};
 use super::fallback::Fallback;
 use super::rails::Ticket;
 use super::reply::{Moved, Reply, relinquished};
@@ -122,13 +123,13 @@ async fn drive<M: Target>(
     // Opens nothing to anybody yet.
     let held = tokio::select! {
         biased;
-        held = session.hold(&memory) => held.map_err(ClientError::from),
+        held = session.hold(&memory, direction) => held.map_err(ClientError::from),
         event = &mut given_up => Err(match event {
             HolderEvent::Deadline => ClientError::Deadline,
             _ => ClientError::GivenUp,
         }),
     };
-    let held = match held {
+    let mut held = match held {
         Ok(held) => held,
         Err(error) => return Settled { memory, ticket, outcome: Outcome::Failed(error), marks },
     };
@@ -136,7 +137,7 @@ async fn drive<M: Target>(
     let mut action = holder.on(HolderEvent::Start);
     debug_assert_eq!(action, Some(HolderAction::Bind));
     let armed = {
-        let mut binding = pin!(session.arm(memory, &held, direction));
+        let mut binding = pin!(session.arm(memory, &mut held, direction));
         let mut is_wanted = true;
         loop {
             tokio::select! {
@@ -163,7 +164,7 @@ async fn drive<M: Target>(
     marks.lent = Instant::now().into_std();
     action = holder.on(HolderEvent::Bound);
     if action == Some(HolderAction::Send) {
-        let token = SessionToken::new(session.id, vec![armed.remote()]);
+        let token = SessionToken::new(session.id, armed.remote());
         let token = token.expect("memory that is lent has a first and a last byte").encode();
         let mut token = HeaderValue::try_from(token).expect("hexadecimal digits");
         token.set_sensitive(true);
@@ -176,8 +177,8 @@ async fn drive<M: Target>(
     }
     let action = action.expect("a bound key is sent or revoked");
     let ending = end(&mut holder, &mut armed, action).await;
-    let memory = match armed.release() {
-        Ok(memory) => memory,
+    let released: Released<M> = match armed.release() {
+        Ok(released) => released,
         // The machine and the adapter's own record say the same; were it not so, the adapter
         // would have the last word.
         Err(mut armed) => {
@@ -191,6 +192,7 @@ async fn drive<M: Target>(
         marks.answered = at.into_std();
         marks.service = Service::of(answer.headers());
     }
+    let memory = released.memory(arrived(ending, &seen, direction)).await;
     Settled { memory, ticket, outcome: outcome(ending, seen, direction), marks }
 }
 
@@ -277,6 +279,19 @@ fn about_key(exchange: &Result<Answer, ClientError>) -> KeyAnswer {
         // Nobody was told of the key when no request left.
         Err(error) if !error.request_left() => KeyAnswer { moved: false, key: Relinquished::Quiet },
         Err(_) => KeyAnswer { moved: false, key: Relinquished::Unknown },
+    }
+}
+
+/// Bytes that the node wrote, where it is certain that it did and will write no more.
+fn arrived(ending: Ending, seen: &Seen, direction: Direction) -> usize {
+    match &seen.exchange {
+        Some(Ok(answer)) if ending == Ending::Done && direction == Direction::Write => {
+            match Reply::of(answer.status(), answer.headers()) {
+                Reply::Moved(moved) => usize::try_from(moved.bytes).unwrap_or(usize::MAX),
+                _ => 0,
+            }
+        }
+        _ => 0,
     }
 }
 

@@ -147,9 +147,13 @@ impl GetObject {
     /// # Errors
     /// [`Failed`] with the reason, among them [`ClientError::TargetTooSmall`],
     /// [`ClientError::Changed`] and [`ClientError::ChecksumMismatch`].
-    pub async fn into<M: GetTarget>(self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
+    pub async fn into<M: GetTarget>(mut self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
         let stop = self.stop();
         let room = target.length() as u64;
+        self.part_bytes = match self.fitting(room, &stop).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(Failed { error, target }),
+        };
         match self.range {
             None if room <= self.part_bytes => return self.single(target, stop).await,
             Some(range) if range.length() > room => {
@@ -167,8 +171,9 @@ impl GetObject {
     ///
     /// # Errors
     /// As [`into`](Self::into).
-    pub async fn bytes(self) -> Result<GetOutcome<Bytes>, ClientError> {
+    pub async fn bytes(mut self) -> Result<GetOutcome<Bytes>, ClientError> {
         let (stop, shared) = (self.stop(), self.client.rdma().shares());
+        self.part_bytes = self.fitting(u64::MAX, &stop).await?;
         let outcome = match self.range {
             Some(range) => {
                 let target = fetch::memory(range.length(), shared)?;
@@ -195,6 +200,14 @@ impl GetObject {
             }
         };
         Ok(outcome.map_err(|failed| failed.error)?.map(|target| target.freeze().into_bytes()))
+    }
+
+    /// Bytes of one request of a read of at most so many.
+    async fn fitting(&self, bytes: u64, stop: &Stop) -> Result<u64, ClientError> {
+        let part = bytes.min(self.part_bytes);
+        let most = Box::pin(self.client.rdma().part_bytes_max(part));
+        let most = stop.or(async { Ok(most.await) }).await?;
+        Ok(most.map_or(self.part_bytes, |most| most.min(self.part_bytes)))
     }
 
     pub(super) fn stop(&self) -> Stop {

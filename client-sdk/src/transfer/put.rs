@@ -266,6 +266,8 @@ impl PutObject {
             return Err(ClientError::TooLarge(bytes));
         }
         let meter = Meter::new(Some(bytes), self.progress.clone());
+        let most = Box::pin(self.client.rdma().part_bytes_max(bytes.min(self.part_bytes))).await;
+        self.part_bytes = most.map_or(self.part_bytes, |most| most.min(self.part_bytes));
         if bytes <= self.part_bytes {
             return self.single(&source, &meter).await;
         }

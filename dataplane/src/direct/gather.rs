@@ -82,7 +82,7 @@ pub(super) async fn run<T: Transport>(
     if left > 0 {
         return Err(DirectError::InvalidPlan("the plan is longer than its pieces"));
     }
-    if revoker == Revoker::Client {
+    if revoker != Revoker::Node {
         // The client ends the key as soon as it hears of this: all must have arrived.
         writes.landed().await?;
     }

@@ -98,8 +98,9 @@ pub(super) async fn run<T: Transport>(
     if left > 0 {
         return Err(DirectError::InvalidPlan("the plan is longer than its chunks"));
     }
-    if revoker == Revoker::Client && T::requests(&batch) > 0 {
-        // The client ends the key as soon as it hears of this: all must have arrived.
+    if revoker != Revoker::Node && T::requests(&batch) > 0 {
+        // The client ends the key, or uses the piece again, as soon as it hears of this: all must
+        // have arrived.
         way.post(std::mem::take(&mut batch)).await?;
     }
     Ok(Tail { batch, digests: hasher.finish(), holds: Box::new(reading) })

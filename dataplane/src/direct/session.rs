@@ -313,7 +313,10 @@ fn common(ours: KeyStrength, theirs: &[KeyStrength]) -> Result<KeyStrength, Sess
     let usable = theirs.iter().copied().filter(|strength| {
         matches!(
             strength,
-            KeyStrength::Window | KeyStrength::WindowLocal | KeyStrength::Registration
+            KeyStrength::Window
+                | KeyStrength::WindowLocal
+                | KeyStrength::Registration
+                | KeyStrength::Slab
         ) && (*strength != KeyStrength::Window || ours == KeyStrength::Window)
     });
     usable.max().ok_or(SessionError::Incompatible("no key strength in common"))
@@ -357,7 +360,9 @@ mod tests {
         assert_eq!(both.ok(), Some(Window));
         assert_eq!(common(Registration, &[Window, WindowLocal]).ok(), Some(WindowLocal));
         assert_eq!(common(Window, &[Registration]).ok(), Some(Registration));
-        assert!(common(Window, &[Http, Slab]).is_err());
+        assert_eq!(common(Window, &[Slab, Registration]).ok(), Some(Registration));
+        assert_eq!(common(Slab, &[Http, Slab]).ok(), Some(Slab));
+        assert!(common(Window, &[Http]).is_err());
         assert!(common(Window, &[]).is_err());
     }
 }

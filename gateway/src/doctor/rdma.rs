@@ -66,6 +66,9 @@ fn finding(port: &PortReport) -> Finding {
     if found.strength == Some(KeyStrength::Window) && !found.exact {
         text.push_str("; each window gets a registration of its own");
     }
+    if found.prefers_slab() {
+        text.push_str("; clients copy through a slab: keys of strength slab");
+    }
     match found.strength {
         Some(KeyStrength::Window) => Finding::good("RDMA port", text),
         Some(_) => Finding::fair("RDMA port", text, WEAKER),
@@ -97,7 +100,11 @@ fn dynamic(port: &PortReport, dc_key: bool) -> Finding {
 }
 
 fn path(ports: &[PortReport]) -> PathChoice {
-    let best = ports.iter().filter_map(|port| Some((port.found.strength?, &port.name))).max();
+    let taken = |port: &PortReport| match port.found.prefers_slab() {
+        true => Some(KeyStrength::Slab),
+        false => port.found.strength,
+    };
+    let best = ports.iter().filter_map(|port| Some((taken(port)?, &port.name))).max();
     match best {
         Some((strength, name)) => PathChoice {
             name: "verbs-host",

@@ -76,7 +76,8 @@ pub enum HolderAction {
     Bind,
     /// Send the request with the token.
     Send,
-    /// Post LOCAL_INV (or deregister) and wait for its completion.
+    /// Post LOCAL_INV (or deregister) and wait for its completion. Of [`Revoker::Nobody`]: take the
+    /// piece back.
     Revoke,
     /// Destroy the queue pair with its windows, and wait until it is gone.
     DestroyQp,
@@ -177,18 +178,18 @@ impl Holder {
             (Relinquished::Quiet, _) => self.revoke(ending),
             // A node that invalidates a key it must not, that lost its queue pair, or whose
             // fate nobody knows: take the whole connection down.
-            (
-                Relinquished::Invalidated | Relinquished::Fenced | Relinquished::Unknown,
-                Revoker::Node | Revoker::Client,
-            ) => self.fence(if answer.moved { Ending::Unconfirmed } else { ending }),
+            (Relinquished::Invalidated | Relinquished::Fenced | Relinquished::Unknown, _) => {
+                self.fence(if answer.moved { Ending::Unconfirmed } else { ending })
+            }
         }
     }
 
     /// Gives up while the node may be at work under the key.
     fn abandon(&mut self, ending: Ending) -> Option<HolderAction> {
-        match self.race {
-            RevokeRace::Harmless => self.revoke(ending),
-            RevokeRace::Forbidden => self.fence(ending),
+        match (self.revoker, self.race) {
+            // There is no key that would die of it, and the piece is the next transfer's.
+            (Revoker::Nobody, _) | (_, RevokeRace::Forbidden) => self.fence(ending),
+            (_, RevokeRace::Harmless) => self.revoke(ending),
         }
     }
 

@@ -35,6 +35,11 @@ pub enum Revoker {
     /// The client, by LOCAL_INV or deregistration, once the node is quiet: strengths
     /// `window-local` and `registration`.
     Client,
+    /// Nobody: the key lives on with the slab that it opens, strength `slab`. What is lent is a
+    /// piece of that, and "revoking" is to take the piece back, once the node is quiet. As
+    /// nothing but the end of the queue pair keeps a node out that is not, a piece is never taken
+    /// back on this end's own account.
+    Nobody,
 }
 
 /// Whether the client may end a key by itself while the node may still be at work under it.

@@ -111,12 +111,12 @@ impl Worker {
         }
     }
 
-    /// Ends the node's use of the key. For [`Revoker::Client`] the caller of `Moved` has seen
+    /// Ends the node's use of the key. Of keys that it does not end itself the caller of `Moved` has seen
     /// every completion, so the node is quiet.
     fn relinquish(&mut self, moved: bool) -> Option<WorkerAction> {
         match self.revoker {
             Revoker::Node => self.go(State::Invalidating { moved }, WorkerAction::Invalidate),
-            Revoker::Client => self.finish(moved, Relinquished::Quiet),
+            Revoker::Client | Revoker::Nobody => self.finish(moved, Relinquished::Quiet),
         }
     }
 

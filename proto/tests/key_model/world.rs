@@ -25,6 +25,8 @@ pub(super) enum Flaw {
     InvalidateBesideReads,
     /// The client invalidates on an adapter that does not survive the race.
     RaceForbidden,
+    /// A piece of a slab is taken back when patience ends, as if a key died of that.
+    PieceTakenBack,
 }
 
 /// How much goes wrong.
@@ -196,7 +198,7 @@ impl World {
     pub(super) fn has_moved(&self, job: &Job) -> bool {
         let unordered =
             self.direction == Direction::Read && self.flaw != Flaw::InvalidateBesideReads;
-        let must_complete = unordered || self.revoker == Revoker::Client;
+        let must_complete = unordered || self.revoker != Revoker::Node;
         job.to_post == 0 && (!must_complete || job.in_flight == 0)
     }
 
@@ -243,6 +245,10 @@ impl World {
                 self.holder_event(state, HolderEvent::Bound);
             }
             Own::Bind => self.holder_event(state, HolderEvent::BindFailed),
+            // The adapter is not asked: the piece is taken back, and its key lives on.
+            Own::Revoke if self.revoker == Revoker::Nobody => {
+                self.holder_event(state, HolderEvent::Revoked);
+            }
             Own::Revoke if state.client_qp == Qp::Ready && state.key == Key::Alive => {
                 state.key = Key::Dead;
                 self.holder_event(state, HolderEvent::Revoked);
@@ -301,6 +307,14 @@ impl World {
 }
 
 impl State {
+    /// Whether bytes of the transfer may still arrive in what was lent for it.
+    pub(super) fn may_still_arrive(&self) -> bool {
+        let works = |job: &Job| !job.machine.is_finished() && job.to_post > 0;
+        let under_way = self.posted.iter().any(|(_, op)| *op == Op::Move)
+            || self.node_qp == Qp::Ready && self.workers.iter().flatten().any(works);
+        under_way && self.key == Key::Alive && self.client_qp == Qp::Ready
+    }
+
     pub(super) fn send(&mut self, message: Message) {
         self.wire.push(message);
         self.wire.sort_unstable_by_key(|message| format!("{message:?}"));

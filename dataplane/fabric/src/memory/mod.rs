@@ -4,6 +4,7 @@
 //! - [`LeasePool`] and [`Lease`]: a bounded pool of aligned buffers, carved from one region
 //!   that a device can register once.
 //! - [`Arena`] and [`Extent`]: runs of one registered region that are filled once and read often.
+//! - [`Slab`] and [`Pieces`]: a registered region that transfers are copied out of and into.
 //! - [`Destination`]: a lease or an extent that a copy fills.
 //! - [`SharedMemory`]: pages that another process of this host can map as well.
 //! - [`HostBuffer`], [`HostSlice`], [`HostSliceMut`]: a caller's own memory, lent to
@@ -20,6 +21,7 @@ mod lent;
 mod pool;
 mod region;
 mod shared;
+mod slab;
 
 pub use crate::gpu::{
     CopyBatch, CopyDone, CopyQueue, CopyStats, Gpu, GpuError, GpuLimits, GpuUuid, Pinned,
@@ -36,3 +38,4 @@ pub use lent::BufferLife;
 pub use pool::{Lease, LeaseClass, LeasePool, PoolStats};
 pub use region::{HugePages, MemoryError, PAGE_BYTES, Region};
 pub use shared::{ShareError, SharedMemory};
+pub use slab::{PIECE_BYTES_MAX, Pieces, Slab};

@@ -36,6 +36,8 @@ enum Key {
     Window { slot: usize, died: oneshot::Receiver<()>, _permit: OwnedSemaphorePermit },
     /// A registration made for this; `None` once it is given back.
     Registration(Option<Arc<Registration>>),
+    /// The slab that the memory is a piece of. It lives on.
+    Slab(Arc<Registration>),
 }
 
 impl<M: Send + 'static> Armed<M> {
@@ -79,18 +81,37 @@ impl<M: Send + 'static> Armed<M> {
         }
     }
 
+    /// Lends a piece of memory that stays registered, at `address`: the key opens all that is. It
+    /// ends with nothing but the link; [`revoke`](Self::revoke) says that the peer is known to be
+    /// done with the piece. The link must be the only one in the slab's domain.
+    ///
+    /// # Panics
+    /// When the slab does not cover the piece.
+    pub fn piece(
+        link: Link,
+        memory: M,
+        slab: &Arc<Registration>,
+        address: u64,
+        length: u32,
+    ) -> Self {
+        assert!(slab.covers(address, length as usize), "a piece lies in its slab");
+        let window = RemoteWindow { address, length, key: RemoteKey(slab.remote_key()) };
+        let key = Key::Slab(Arc::clone(slab));
+        Self { link, memory: Some(memory), window, key, dead: false }
+    }
+
     /// What the peer is told.
     pub fn remote(&self) -> RemoteWindow {
         self.window
     }
 
-    /// Whether the key is certainly dead.
+    /// Whether the key is certainly dead, or the peer done with what it was lent.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// Waits for the peer's invalidation: the completion that names this key. A registration
-    /// knows none, and waits for the link's end.
+    /// Waits for the peer's invalidation: the completion that names this key. Registrations
+    /// know none, and wait for the link's end.
     ///
     /// # Errors
     /// [`LinkError`] when the queue pair was destroyed instead; the key is dead then, too.
@@ -100,16 +121,18 @@ impl<M: Send + 'static> Armed<M> {
         }
         let named = match &mut self.key {
             Key::Window { died, .. } => died.await.is_ok(),
-            Key::Registration(_) => false,
+            Key::Registration(_) | Key::Slab(_) => false,
         };
         let outcome = if named { Ok(()) } else { Err(self.link.destroyed().await) };
         // A registration outlives the queue pair, but nothing of its domain can use it: the
         // session's queue pair is the only one.
-        self.dead = named || matches!(self.key, Key::Window { .. });
+        self.dead = named || !matches!(self.key, Key::Registration(_));
         outcome
     }
 
-    /// Ends the key from this end and waits until the adapter has done so.
+    /// Ends the key from this end and waits until the adapter has done so. Of a slab's piece: takes
+    /// the peer's word that nothing of its touches the piece any more. Without that, only
+    /// [`fence`](Self::fence) is an end.
     ///
     /// # Errors
     /// [`LinkError`] when the queue pair was destroyed instead.
@@ -119,6 +142,7 @@ impl<M: Send + 'static> Armed<M> {
         }
         let outcome = match &mut self.key {
             Key::Window { slot, .. } => self.link.revoke(*slot, self.window.key).await,
+            Key::Slab(_) => Ok(()),
             Key::Registration(registration) => match deregister(registration.take()).await {
                 Ok(()) => Ok(()),
                 Err(registration) => {
@@ -188,6 +212,7 @@ impl<M: Send + 'static> Drop for Armed<M> {
         // Abandoned: the queue pair goes first, then the memory.
         let registration = match &mut self.key {
             Key::Registration(registration) => registration.take(),
+            Key::Slab(slab) => Some(Arc::clone(slab)),
             Key::Window { .. } => None,
         };
         self.link.fence_keeping(Some(Box::new((registration, memory))));

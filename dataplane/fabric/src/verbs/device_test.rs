@@ -22,6 +22,7 @@ pub async fn device_memory_test(port: &Port, gpu: &Arc<Gpu>) -> SelfTest {
         strength: holds.then_some(KeyStrength::Registration),
         exact: false,
         quirks: port.device().quirks(),
+        costs: None,
         steps,
     }
 }

@@ -27,6 +27,7 @@ pub mod domain;
 pub mod dynamic;
 pub mod dynamic_target;
 pub mod dynamic_test;
+mod lend_costs;
 pub mod link;
 mod link_state;
 pub mod open;
@@ -54,7 +55,9 @@ pub use link::{Batch, Landed, Link, PendingLink, Posted};
 
 pub use crate::LinkError;
 use crate::gpu::GpuError;
+use crate::memory::MemoryError;
 pub use device_test::device_memory_test;
+pub use lend_costs::LendCosts;
 pub use open::{Opened, open_ports};
 pub use port::{LinkShape, Port, PortInfo};
 pub use route::{Marks, PathRecord, RESOLVE_MAX, ResolveError, Route};
@@ -92,6 +95,9 @@ pub enum VerbsError {
     /// The GPU gives no way to its memory.
     #[error("the GPU's memory cannot be registered")]
     Gpu(#[from] GpuError),
+    /// There is no memory to be registered.
+    #[error("there is no memory to be registered")]
+    Memory(#[from] MemoryError),
     /// A registration that is to end has other holders.
     #[error("the registration is in use")]
     InUse,

@@ -13,6 +13,7 @@ use keyway_proto::key::{Direction, Revoker};
 use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
 
 use super::domain::Access;
+use super::lend_costs::{LendCosts, lend_costs};
 use super::{Armed, Batch, Device, Domain, Link, LinkError, LinkShape, Port, Registration};
 use super::{Quirks, VerbsError};
 use crate::gpu::GpuError;
@@ -35,6 +36,8 @@ pub struct SelfTest {
     pub exact: bool,
     /// How the device differs from the specification.
     pub quirks: Quirks,
+    /// What it costs to register memory for one transfer, beside a copy.
+    pub costs: Option<LendCosts>,
     /// What was tried, and how it ended.
     pub steps: Vec<Step>,
 }
@@ -93,7 +96,23 @@ pub async fn self_test(port: &Port) -> SelfTest {
     if tried(&mut steps, "registration", registration(port)).await {
         strength = strength.or(Some(KeyStrength::Registration));
     }
-    SelfTest { strength, exact, quirks: device.quirks(), steps }
+    if tried(&mut steps, "slab", slab(port)).await {
+        strength = strength.or(Some(KeyStrength::Slab));
+    }
+    let costs = lend_costs(device).await;
+    SelfTest { strength, exact, quirks: device.quirks(), costs, steps }
+}
+
+impl SelfTest {
+    /// Whether keys of strength `slab` are taken where there are no windows: the adapter gives no
+    /// others, or registers so slowly that a copy is by far quicker.
+    pub fn prefers_slab(&self) -> bool {
+        match self.strength {
+            Some(KeyStrength::Slab) => true,
+            Some(KeyStrength::Registration) => self.costs.is_some_and(|costs| costs.favour_slab()),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for SelfTest {
@@ -107,6 +126,9 @@ impl fmt::Display for SelfTest {
                 Ok(()) => write!(f, "; {}: holds", step.what)?,
                 Err(why) => write!(f, "; {}: {why}", step.what)?,
             }
+        }
+        if let Some(costs) = &self.costs {
+            write!(f, "; {costs}")?;
         }
         Ok(())
     }
@@ -136,7 +158,8 @@ async fn window(port: &Port, revoker: Revoker) -> Result<(), StepError> {
             bench.write(window, 0, 0x5a, Some(window.key)).await?;
             armed.invalidated().await?;
         }
-        Revoker::Client => {
+        // Windows are never slabs' keys.
+        Revoker::Client | Revoker::Nobody => {
             bench.write(window, 0, 0x5a, None).await?;
             armed.revoke().await?;
         }
@@ -170,6 +193,33 @@ async fn registration(port: &Port) -> Result<(), StepError> {
     drop(armed);
     bench.expect(0, 0x5a).then_some(()).ok_or(StepError::NotWritten)?;
     bench.refused(window, 0, StepError::Undead).await
+}
+
+/// A registration that stays, and lets two transfers in, one after the other.
+async fn slab(port: &Port) -> Result<(), StepError> {
+    let mut bench = Bench::new(port)?;
+    let mut buffer = HostBuffer::zeroed(2 * WINDOW_BYTES)?;
+    let slice = buffer.slice_mut(..WINDOW_BYTES)?;
+    let (anchor, address) = (slice.exact_anchor(), slice.address());
+    drop(slice);
+    let slab = bench.client.domain().register(anchor, Access::Remote(Direction::Write))?;
+    for value in [0x5a, 0xa5] {
+        let slice = buffer.slice_mut(..WINDOW_BYTES)?;
+        let link = bench.client.clone();
+        let mut armed = Armed::piece(link, slice, &slab, address, WINDOW_BYTES as u32);
+        bench.write(armed.remote(), 0, value, None).await?;
+        armed.revoke().await?;
+        drop(armed);
+        let (inside, beside) = buffer.bytes()?.split_at(WINDOW_BYTES);
+        let arrived = inside.iter().all(|byte| *byte == value);
+        beside.iter().all(|byte| *byte == 0).then_some(()).ok_or(StepError::Beside)?;
+        arrived.then_some(()).ok_or(StepError::NotWritten)?;
+    }
+    // Behind its end.
+    let mut armed = Armed::piece(bench.client.clone(), buffer, &slab, address, WINDOW_BYTES as u32);
+    let refused = bench.refused(armed.remote(), WINDOW_BYTES as u64, StepError::Beside).await;
+    armed.fence().await;
+    refused
 }
 
 /// A port connected to itself: a client with a buffer, a node with a lease pool.

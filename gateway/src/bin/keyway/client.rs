@@ -78,6 +78,8 @@ pub(crate) enum PathChoice {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum StrengthChoice {
+    /// A slab of this process's own, registered for long, that transfers are copied out of and into.
+    Slab,
     /// An entry in the table of a node of this host.
     Ipc,
     /// Memory registered for one transfer.
@@ -91,6 +93,7 @@ enum StrengthChoice {
 impl From<StrengthChoice> for KeyStrength {
     fn from(choice: StrengthChoice) -> Self {
         match choice {
+            StrengthChoice::Slab => Self::Slab,
             StrengthChoice::Ipc => Self::Ipc,
             StrengthChoice::Registration => Self::Registration,
             StrengthChoice::WindowLocal => Self::WindowLocal,
