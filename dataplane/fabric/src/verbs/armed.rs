@@ -95,7 +95,7 @@ impl<M: Send + 'static> Armed<M> {
         length: u32,
     ) -> Self {
         assert!(slab.covers(address, length as usize), "a piece lies in its slab");
-        let window = RemoteWindow { address, length, key: RemoteKey(slab.remote_key()) };
+        let window = RemoteWindow { address, length, key: slab.remote_key() };
         let key = Key::Slab(Arc::clone(slab));
         Self { link, memory: Some(memory), window, key, dead: false }
     }

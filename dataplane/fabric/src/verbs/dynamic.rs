@@ -28,6 +28,7 @@ use keyway_sys::verbs::mlx5::{
 use super::link::{Batch, Landed, Link, Posted};
 use super::port::{LinkShape, PortInfo};
 use super::queue::{CompletionQueue, QueuePair, RNR_TIMER, mtu_code};
+use super::route::ACK_TIMEOUT;
 use super::{Device, Domain, LinkError, Port, VerbsError};
 
 /// Hops that a packet may take, as for connections.
@@ -307,7 +308,7 @@ impl Initiator {
         qp.modify(initial(port.info()), abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT)?;
         let receive = abi::QP_STATE | abi::QP_PATH_MTU | abi::QP_AV;
         qp.modify(receiving(port.info()), receive)?;
-        qp.ready_to_send()?;
+        qp.ready_to_send(ACK_TIMEOUT)?;
         let link = Link::over_initiator(shared, domain, shape, qp, slot)?;
         Ok(Self { link, info: Arc::new(port.info().clone()) })
     }

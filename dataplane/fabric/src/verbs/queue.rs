@@ -222,15 +222,15 @@ impl QueuePair {
             | abi::QP_MAX_DEST_RD_ATOMIC
             | abi::QP_MIN_RNR_TIMER;
         self.modify(receive, mask)?;
-        self.ready_to_send()
+        self.ready_to_send(vector.ack_timeout)
     }
 
     /// The step from ready to receive to ready to send.
-    pub(super) fn ready_to_send(&self) -> Result<(), VerbsError> {
+    pub(super) fn ready_to_send(&self, ack_timeout: u8) -> Result<(), VerbsError> {
         let send = QpAttr {
             qp_state: abi::QPS_RTS,
             sq_psn: self.psn,
-            timeout: vector.ack_timeout,
+            timeout: ack_timeout,
             retry_cnt: RETRIES,
             rnr_retry: RNR_RETRIES,
             max_rd_atomic: READS_IN_FLIGHT,

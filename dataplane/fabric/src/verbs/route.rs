@@ -27,7 +27,7 @@ const SLACK: Duration = Duration::from_millis(500);
 /// Paths that are resolved at a time on one port. Further ones go unresolved.
 const RESOLVING_MAX: u32 = 16;
 /// Local ACK timeout: 4.096 µs × 2^16, about 0.27 s. Adapters may take up to four times that.
-const ACK_TIMEOUT: u8 = 16;
+pub(super) const ACK_TIMEOUT: u8 = 16;
 /// The longest, 1.1 s, whatever a subnet manager says of packets' life times (OpenSM says 1.1 s for
 /// all): a dead peer must be noticed well before a transfer's own deadline.
 const ACK_TIMEOUT_MAX: u8 = 18;
