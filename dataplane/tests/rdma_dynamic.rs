@@ -4,6 +4,7 @@
 //!
 //! `cargo test --workspace --test rdma_dynamic -- --nocapture` on a machine with a ConnectX
 //! adapter; KEYWAY_DC_DEVICE (`mlx5_0/1`) picks a port.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
 
 #[allow(dead_code, reason = "the other suite uses the rest")]
 #[path = "rdma_node/rig.rs"]
@@ -222,6 +223,6 @@ async fn what_takes_too_long_is_given_up() {
     }
     let direct = stock.node.stats().direct;
     assert_eq!(direct.invalidated, 0);
-    assert!(direct.fenced + direct.quiet >= 1 + u64::from(!was_dropped));
+    assert!(direct.fenced + direct.quiet > u64::from(!was_dropped));
     stock.is_clean().await;
 }

@@ -144,6 +144,7 @@ impl fmt::Debug for DcDevice {
 }
 
 /// Which end of the transport.
+#[derive(Clone, Copy)]
 pub(super) enum Kind {
     Initiator { sends: u32 },
     Target { srq: *mut Srq, key: DcKey },

@@ -91,12 +91,12 @@ impl LinkState {
     /// Posts requests; the last is signaled.
     pub(super) fn post(&mut self, request: Request) -> Result<(), LinkError> {
         let Request { to, verbs, reply, permit, .. } = request;
-        self.post_work(to, verbs, reply, permit)
+        self.post_work(to.as_ref(), verbs, reply, permit)
     }
 
     fn post_work(
         &mut self,
-        to: Option<Arc<DcTarget>>,
+        to: Option<&Arc<DcTarget>>,
         mut verbs: Vec<Verb>,
         reply: Reply,
         permit: OwnedSemaphorePermit,
@@ -132,11 +132,11 @@ impl LinkState {
             _ => None,
         };
         // Before posting: whatever becomes of it, the link owns the memory from here on.
-        self.works.push_back(Work { id, _to: to.clone(), verbs, reply, permit });
+        self.works.push_back(Work { id, _to: to.cloned(), verbs, reply, permit });
         // SAFETY: the work holds bytes, leases, registrations and the target, and slots hold the
         // registrations of windows, until the completion was polled or the queue pair destroyed.
         let posted = unsafe {
-            match &to {
+            match to {
                 None => self.qp.post(&mut requests),
                 Some(to) => self.qp.post_to(&requests, to),
             }

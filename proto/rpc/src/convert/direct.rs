@@ -326,7 +326,7 @@ mod tests {
         };
         assert!(dynamic(|_| (), queue()).is_ok());
         assert_eq!(dynamic(|plan| plan.session += 1, queue()), Err(Malformed("session")));
-        let twice = |plan: &mut schema::DirectPlan| plan.windows.push(plan.windows[0].clone());
+        let twice = |plan: &mut schema::DirectPlan| plan.windows.push(plan.windows[0]);
         assert_eq!(dynamic(twice, queue()), Err(Malformed("windows")));
         for queue in [
             schema::DynamicTarget { number: 1 << 24, ..queue() },

@@ -143,16 +143,15 @@ impl Journal {
 }
 
 /// The records from the file's beginning on, and where they end.
-fn read(bytes: Bytes) -> (Vec<Recorded>, usize) {
+fn read(mut left: Bytes) -> (Vec<Recorded>, usize) {
     let mut records: Vec<Recorded> = Vec::new();
-    let mut left = bytes.clone();
-    let mut end = 0;
+    let (bytes, mut end) = (left.len(), 0);
     while let Some(record) = next(&mut left) {
         if records.last().is_some_and(|last| last.number + 1 != record.number) {
             break;
         }
         records.push(record);
-        end = bytes.len() - left.len();
+        end = bytes - left.len();
     }
     (records, end)
 }
