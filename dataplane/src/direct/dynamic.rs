@@ -187,11 +187,6 @@ impl Transport for DcWay {
         batch.len()
     }
 
-    /// Each transfer has a link to itself.
-    async fn queue(&self, _: u64) -> Option<OwnedSemaphorePermit> {
-        None
-    }
-
     async fn begin(&self, batch: verbs::Batch) -> Result<verbs::Posted, LinkError> {
         self.lent.was_used.store(true, Ordering::Relaxed);
         self.initiator.begin(&self.to, batch).await

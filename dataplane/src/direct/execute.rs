@@ -140,10 +140,6 @@ impl<T: Transport> Over<'_, T> {
         needs: &Needs,
         plan: &DirectPlan,
     ) -> Result<Moved<T::Batch>, DirectError> {
-        let place = match &plan.work {
-            DirectWork::Get(..) => self.way.queue(plan.length()).await,
-            _ => None,
-        };
         let (tenant, weight) = (plan.owner.tenant, plan.work.weight());
         let asking = Asking { tenant, weight, bytes: plan.length() };
         let turn = needs.admission.admit(asking).await?;
@@ -152,8 +148,6 @@ impl<T: Transport> Over<'_, T> {
             DirectWork::Get(get, digests) => {
                 let revoker = self.strength.revoker();
                 let tail = get::run(get, *digests, target, way, revoker, needs, turn).await?;
-                // What is left goes with the end of the key, at once.
-                drop(place);
                 Ok(Moved::Written(tail))
             }
             DirectWork::Gather(pieces, digests) => {

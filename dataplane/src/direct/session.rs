@@ -121,7 +121,7 @@ impl Sessions {
             Ok((pending.connect(&client)?, domain, server))
         });
         let (link, domain, server) = made.await.map_err(|_| stopped())?.map_err(refused)?;
-        let way = Way::Verbs(VerbsWay::new(link, domain));
+        let way = Way::Verbs(VerbsWay { link, domain });
         let session = self.begin(self.next_id(), owner, way, strength, windows, config)?;
         let (node, idle_timeout_ms) = (self.node, config.idle_timeout_ms);
         Ok(SessionOffer { session, node, server, strength, windows, idle_timeout_ms })

@@ -9,12 +9,8 @@ use keyway_fabric::ipc::{self, MemoryKind, NodeLink};
 use keyway_fabric::memory::{Destination, Lease};
 use keyway_fabric::verbs::{self, Link};
 use keyway_proto::{RemoteKey, RemoteWindow};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::rail::TenantDomain;
-
-/// Long transfers that write over a link at a time.
-const LONG_TRANSFERS: usize = 2;
 
 /// A session's link, as the movers use it.
 pub(super) trait Transport: Clone + Send + Sync + 'static {
@@ -49,10 +45,6 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
     /// Requests in a batch.
     fn requests(batch: &Self::Batch) -> usize;
 
-    /// Leave to write so many bytes, in the order of asking: what is held until the last of them
-    /// have their place in the link's queue. To be asked for with no buffer in hand.
-    fn queue(&self, bytes: u64) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send;
-
     /// Begins a batch, when there is room for it.
     fn begin(
         &self,
@@ -86,15 +78,6 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
 pub(super) struct VerbsWay {
     pub(super) link: Link,
     pub(super) domain: Arc<TenantDomain>,
-    /// Parts of one object that all share the link end together, and then the client has all of them
-    /// to sum while the link rests. One behind the other, it sums the first while the next land.
-    long: Arc<Semaphore>,
-}
-
-impl VerbsWay {
-    pub(super) fn new(link: Link, domain: Arc<TenantDomain>) -> Self {
-        Self { link, domain, long: Arc::new(Semaphore::new(LONG_TRANSFERS)) }
-    }
 }
 
 impl Transport for VerbsWay {
@@ -132,14 +115,6 @@ impl Transport for VerbsWay {
 
     fn requests(batch: &verbs::Batch) -> usize {
         batch.len()
-    }
-
-    async fn queue(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        if bytes <= Self::BATCH_BYTES {
-            return None;
-        }
-        let turn = Arc::clone(&self.long).acquire_owned().await;
-        Some(turn.expect("a link never closes its semaphore"))
     }
 
     async fn begin(&self, batch: verbs::Batch) -> Result<verbs::Posted, LinkError> {
@@ -198,11 +173,6 @@ impl Transport for NodeLink {
 
     fn requests(batch: &ipc::Batch) -> usize {
         batch.len()
-    }
-
-    /// Copies end as they come: engines and threads are shared out by the batch.
-    async fn queue(&self, _: u64) -> Option<OwnedSemaphorePermit> {
-        None
     }
 
     async fn begin(&self, batch: ipc::Batch) -> Result<ipc::Posted, LinkError> {
