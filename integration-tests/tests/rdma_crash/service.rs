@@ -31,9 +31,11 @@ pub(crate) fn kernel_holds(device: &str) -> Result<String> {
     Ok(line.with_context(|| format!("no {device} in {text:?}"))?.to_owned())
 }
 
-/// Waits until the kernel holds what it held when the machine had started.
+/// Waits until the kernel holds what it held when the machine had started, but for what resolving
+/// paths leaves with this process.
 pub(crate) fn kernel_is_idle() -> Result<()> {
-    let output = Command::new("resources").args(["idle", "40"]).output().context("resources")?;
+    let output =
+        Command::new("resources").args(["idle", "40", "resolver"]).output().context("resources")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }

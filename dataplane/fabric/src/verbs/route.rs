@@ -226,10 +226,12 @@ fn is_other_subnet(port: &PortInfo, peer: Gid) -> bool {
     port.link == LinkLayer::Infiniband && peer.0[..8] != port.gid.0[..8]
 }
 
+/// Loaded once and for good: it opens each device for itself, and leaves it open when it is unloaded.
+static CM: OnceLock<Result<Arc<RdmaCm>, Arc<NativeError>>> = OnceLock::new();
+
 /// Resolves paths of one port.
 #[derive(Default)]
 pub(super) struct Resolver {
-    cm: OnceLock<Result<Arc<RdmaCm>, Arc<NativeError>>>,
     resolving: Arc<AtomicU32>,
     /// Whether it was said that a path was not resolved.
     told: AtomicBool,
@@ -270,7 +272,7 @@ impl Resolver {
         traffic_class: Option<u8>,
     ) -> Result<PathRecord, ResolveError> {
         let load = || RdmaCm::load().map(Arc::new).map_err(Arc::new);
-        let cm = self.cm.get_or_init(load).clone().map_err(ResolveError::Missing)?;
+        let cm = CM.get_or_init(load).clone().map_err(ResolveError::Missing)?;
         let turn = Turn::take(&self.resolving).ok_or(ResolveError::Busy)?;
         let question = Question {
             cm,
