@@ -14,10 +14,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyway_dataplane::store::StoreConfig;
-use keyway_dataplane::{
-    AccessMode, DirectError, LocalNode, NodeConfig, RdmaConfig, StorageNode, Transferred,
-};
+use keyway_dataplane::{DirectError, LocalNode, RdmaConfig, StorageNode, Transferred};
 use keyway_fabric::memory::HostBuffer;
 use keyway_fabric::verbs::{
     Access, DcDevice, Domain, ListeningTarget, Port, Registration, dynamic_test, open_ports,
@@ -73,16 +70,7 @@ async fn stock(rdma: RdmaConfig, bytes: usize) -> Option<Stock> {
     let Some((port, dc)) = found else { return skipped(&why) };
     let name = format!("{}/{}", port.info().device, port.info().number);
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreConfig {
-        dir: dir.path().join("store"),
-        capacity_bytes: Some(400 << 20),
-        volume_bytes: 64 << 20,
-        ..StoreConfig::default()
-    };
-    let devices = vec![name];
-    let rdma = RdmaConfig { mode: AccessMode::Require, devices, dc_key: Some(KEY), ..rdma };
-    let config = NodeConfig { id: NODE, store, rdma, ..NodeConfig::default() };
-    let node = LocalNode::open(config).await.unwrap();
+    let node = rig::node_on(&name, RdmaConfig { dc_key: Some(KEY), ..rdma }, &dir).await;
     assert!(node.sealing_key().await.unwrap().dynamic);
     Some(client(node, port, &dc, bytes, dir))
 }

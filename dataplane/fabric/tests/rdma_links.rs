@@ -6,42 +6,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
 
-use std::io::Write as _;
+mod two_ports;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use keyway_fabric::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool};
 use keyway_fabric::verbs::{
-    Access, Armed, Batch, Device, Domain, Link, LinkError, LinkShape, Port, Registration, self_test,
+    Access, Armed, Batch, Domain, Link, LinkError, LinkShape, Port, Registration, self_test,
 };
 use keyway_proto::key::Direction;
 use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
-use keyway_sys::verbs::Verbs;
-
-/// The two ports of the machine.
-fn ports() -> Option<(Port, Port)> {
-    let verbs = match Verbs::load() {
-        Ok(verbs) => Arc::new(verbs),
-        Err(error) => return missing(&error.to_string()),
-    };
-    let names = verbs.device_names().unwrap_or_default();
-    let [first, second, ..] = &names[..] else {
-        return missing("no two RDMA devices here");
-    };
-    let open = |name: &str| Port::open(&Device::open(&verbs, name).unwrap(), 1).unwrap();
-    Some((open(first), open(second)))
-}
-
-/// Outside of the machine a test is skipped; in it, the adapters must be there.
-fn missing<T>(why: &str) -> Option<T> {
-    assert!(std::env::var_os("KEYWAY_RXE").is_none(), "{why}");
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Past the runner's capture, so that it is seen and counted on a passing run.
-    let said = format!("\nskipped: {test}: {why}; make test-rdma runs this in its machine\n");
-    let _ = std::io::stderr().write_all(said.as_bytes());
-    None
-}
+use two_ports::ports;
 
 /// Whether the driver keeps to a window's own bounds: soft-RoCE does once it is repaired.
 fn is_repaired() -> bool {

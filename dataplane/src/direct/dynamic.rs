@@ -116,7 +116,7 @@ fn make(
             (domain, initiator)
         }
     };
-    let to = initiator.target(at, dynamic.key)?;
+    let to = initiator.target(at, dynamic.key, rail.marks)?;
     let lent = Arc::new(Borrowed { rail, tenant, was_used: AtomicBool::new(false), _room: room });
     Ok(DcWay { initiator, to, domain, lent })
 }
@@ -172,12 +172,11 @@ impl Transport for DcWay {
     }
 
     fn write(&self, batch: &mut verbs::Batch, bytes: Bytes, run: RemoteWindow) {
-        let registration = self.domain.covering(&bytes).unwrap_or(&self.domain.leases);
-        batch.write(registration, bytes, run.address, run.key);
+        self.domain.write(batch, bytes, run);
     }
 
     fn read(&self, batch: &mut verbs::Batch, lease: Lease, runs: &[RemoteWindow]) {
-        batch.read(&self.domain.leases, lease, runs);
+        self.domain.read(batch, lease, runs);
     }
 
     /// Nothing of ours ends it; the strength says so.

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use keyway_fabric::gpu::{Gpu, GpuUuid};
-use keyway_fabric::memory::Arena;
+use keyway_fabric::memory::{Arena, Lease};
 use keyway_fabric::verbs::{
-    Access, Device, Domain, Marks, NoDynamic, Opened, PathRecord, Port, PortInfo, Registration,
-    ResolveError, SelfTest, VerbsError, device_memory_test, dynamic_test, open_ports, self_test,
+    Access, Batch, Device, Domain, Marks, NoDynamic, Opened, PathRecord, Port, PortInfo,
+    Registration, ResolveError, SelfTest, VerbsError, device_memory_test, dynamic_test, open_ports,
+    self_test,
 };
-use keyway_proto::{KeyStrength, NodeId, Rail, TenantId};
+use keyway_proto::{KeyStrength, NodeId, Rail, RemoteWindow, TenantId};
 use keyway_sys::NativeError;
 use parking_lot::Mutex;
 
@@ -73,6 +75,17 @@ impl TenantDomain {
             registration.covers(bytes.as_ptr() as u64, bytes.len())
         };
         [Some(&self.leases), self.tier.as_ref()].into_iter().flatten().find(covers)
+    }
+
+    /// Writes bytes of the node's memory to a run of a client's.
+    pub(super) fn write(&self, batch: &mut Batch, bytes: Bytes, run: RemoteWindow) {
+        let registration = self.covering(&bytes).unwrap_or(&self.leases);
+        batch.write(registration, bytes, run.address, run.key);
+    }
+
+    /// Reads runs of a client's memory into a lease, one behind the other.
+    pub(super) fn read(&self, batch: &mut Batch, lease: Lease, runs: &[RemoteWindow]) {
+        batch.read(&self.leases, lease, runs);
     }
 }
 

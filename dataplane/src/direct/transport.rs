@@ -101,12 +101,11 @@ impl Transport for VerbsWay {
     }
 
     fn write(&self, batch: &mut verbs::Batch, bytes: Bytes, run: RemoteWindow) {
-        let registration = self.domain.covering(&bytes).unwrap_or(&self.domain.leases);
-        batch.write(registration, bytes, run.address, run.key);
+        self.domain.write(batch, bytes, run);
     }
 
     fn read(&self, batch: &mut verbs::Batch, lease: Lease, runs: &[RemoteWindow]) {
-        batch.read(&self.domain.leases, lease, runs);
+        self.domain.read(batch, lease, runs);
     }
 
     fn end(&self, batch: &mut verbs::Batch, key: RemoteKey) {

@@ -43,17 +43,26 @@ pub(crate) async fn rig_with(rdma: RdmaConfig) -> Option<Rig> {
         return missing("no two RDMA devices here");
     };
     let dir = tempfile::tempdir().unwrap();
+    let node = node_on(first, rdma, &dir).await;
+    let port = Port::open(&Device::open(&verbs, second).unwrap(), 1).unwrap();
+    Some(Rig { node, port, _dir: dir })
+}
+
+/// A node on this port alone, with its store in the directory.
+pub(crate) async fn node_on(
+    port: &str,
+    rdma: RdmaConfig,
+    dir: &tempfile::TempDir,
+) -> Arc<LocalNode> {
     let store = StoreConfig {
         dir: dir.path().join("store"),
         capacity_bytes: Some(400 << 20),
         volume_bytes: 64 << 20,
         ..StoreConfig::default()
     };
-    let rdma = RdmaConfig { mode: AccessMode::Require, devices: vec![first.clone()], ..rdma };
+    let rdma = RdmaConfig { mode: AccessMode::Require, devices: vec![port.to_owned()], ..rdma };
     let config = NodeConfig { id: NODE, store, rdma, ..NodeConfig::default() };
-    let node = LocalNode::open(config).await.unwrap();
-    let port = Port::open(&Device::open(&verbs, second).unwrap(), 1).unwrap();
-    Some(Rig { node, port, _dir: dir })
+    LocalNode::open(config).await.unwrap()
 }
 
 /// Outside of the machine a test is skipped; in it, the adapters must be there.

@@ -172,7 +172,7 @@ section! {
         pub cache_bytes: u64 = 32 * MIB,
         /// Space left free on the device, in bytes, or a sixteenth of it if that is less:
         /// below it, commits that need space are refused and those that give space up still
-        /// go through.
+        /// go through. The journal holds a row for each 8 KiB of it before the tree is written.
         pub reserve_bytes: u64 = 8 * MIB,
     }
 

@@ -28,11 +28,9 @@ use keyway_sys::verbs::mlx5::{
 use super::link::{Batch, Landed, Link, Posted};
 use super::port::{LinkShape, PortInfo};
 use super::queue::{CompletionQueue, QueuePair, RNR_TIMER, mtu_code};
-use super::route::ACK_TIMEOUT;
-use super::{Device, Domain, LinkError, Port, VerbsError};
+use super::route::{ACK_TIMEOUT, HOPS};
+use super::{Device, Domain, LinkError, Marks, Port, VerbsError};
 
-/// Hops that a packet may take, as for connections.
-const HOPS_MAX: u8 = 64;
 /// What a library without extended posting lacks.
 const TOO_OLD: NativeError =
     NativeError::NotOffered { library: "libibverbs.so.1", symbol: "ibv_qp_to_qp_ex" };
@@ -214,8 +212,13 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    fn new(domain: &Arc<Domain>, port: &PortInfo, to: &DctAddress) -> Result<Self, VerbsError> {
-        let mut attributes = route(port, to).ok_or(VerbsError::OtherNetwork)?;
+    fn new(
+        domain: &Arc<Domain>,
+        port: &PortInfo,
+        to: &DctAddress,
+        marks: Marks,
+    ) -> Result<Self, VerbsError> {
+        let mut attributes = route(port, to, marks).ok_or(VerbsError::OtherNetwork)?;
         let verbs = domain.device().verbs();
         // SAFETY: the domain lives, and the structure during the call.
         let ah = unsafe { (verbs.create_ah)(domain.pd().as_ptr(), &raw mut attributes) };
@@ -235,25 +238,27 @@ impl Drop for Handle {
 }
 
 /// The way from a port to a target; `None` where there is none.
-fn route(port: &PortInfo, to: &DctAddress) -> Option<AhAttr> {
+fn route(port: &PortInfo, to: &DctAddress, marks: Marks) -> Option<AhAttr> {
     if !reaches(port, to) {
         return None;
     }
     // Whoever says a GID wants to be reached by it, also within a subnet: some ports demand it.
     let gid = to.gid;
-    Some(AhAttr {
+    let mut address = AhAttr {
         grh: GlobalRoute {
             dgid: abi::Gid(gid.map_or([0; 16], |gid| gid.0)),
             flow_label: fastrand::u32(..1 << 20),
             sgid_index: port.gid_index,
-            hop_limit: HOPS_MAX,
+            hop_limit: HOPS,
             traffic_class: 0,
         },
         dlid: to.lid,
         is_global: u8::from(gid.is_some()),
         port_num: port.number,
         ..AhAttr::default()
-    })
+    };
+    marks.put_on(&mut address, port.link);
+    Some(address)
 }
 
 /// Whether a target may be reached from a port, by what its address is: under RoCE a GID of the
@@ -314,13 +319,18 @@ impl Initiator {
         Ok(Self { link, info: Arc::new(port.info().clone()) })
     }
 
-    /// The way to a target whose owner gave it this key. Blocks for system calls, under RoCE until
+    /// The way to a target whose owner gave it this key, for packets marked so. Blocks for system calls, under RoCE until
     /// the network has said where the address is.
     ///
     /// # Errors
     /// [`VerbsError::OtherNetwork`], [`VerbsError::Native`].
-    pub fn target(&self, at: &DctAddress, key: DcKey) -> Result<Arc<DcTarget>, VerbsError> {
-        let handle = Handle::new(self.link.domain(), &self.info, at)?;
+    pub fn target(
+        &self,
+        at: &DctAddress,
+        key: DcKey,
+        marks: Marks,
+    ) -> Result<Arc<DcTarget>, VerbsError> {
+        let handle = Handle::new(self.link.domain(), &self.info, at, marks)?;
         Ok(Arc::new(DcTarget { handle, number: at.number, key }))
     }
 
@@ -375,7 +385,7 @@ pub(super) fn receiving(port: &PortInfo) -> QpAttr {
         ah_attr: AhAttr {
             grh: GlobalRoute {
                 sgid_index: port.gid_index,
-                hop_limit: HOPS_MAX,
+                hop_limit: HOPS,
                 ..GlobalRoute::default()
             },
             is_global: u8::from(port.link == LinkLayer::Ethernet),
@@ -394,6 +404,7 @@ mod tests {
     use super::*;
 
     const MAPPED: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1]);
+    const MARKS: Marks = Marks { traffic_class: Some(0x68), service_level: Some(3) };
     const SUBNET: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1]);
 
     fn port(link: LinkLayer, gid: Gid) -> PortInfo {
@@ -409,20 +420,22 @@ mod tests {
     #[test]
     fn roce_needs_a_gid_of_its_own_kind() {
         let port = port(LinkLayer::Ethernet, MAPPED);
-        assert!(route(&port, &target(None, 5)).is_none());
-        assert!(route(&port, &target(Some(SUBNET), 5)).is_none());
-        let way = route(&port, &target(Some(MAPPED), 0)).expect("reachable");
+        assert!(route(&port, &target(None, 5), MARKS).is_none());
+        assert!(route(&port, &target(Some(SUBNET), 5), MARKS).is_none());
+        let way = route(&port, &target(Some(MAPPED), 0), MARKS).expect("reachable");
         assert_eq!((way.is_global, way.port_num, way.grh.sgid_index), (1, 2, 3));
+        assert_eq!((way.grh.traffic_class, way.sl), (0x68, 0));
         assert_eq!(way.grh.dgid.0, MAPPED.0);
     }
 
     #[test]
     fn infiniband_needs_a_lid_and_takes_a_gid() {
         let port = port(LinkLayer::Infiniband, SUBNET);
-        assert!(route(&port, &target(Some(SUBNET), 0)).is_none());
-        let way = route(&port, &target(None, 5)).expect("reachable");
-        assert_eq!((way.is_global, way.dlid), (0, 5));
-        let way = route(&port, &target(Some(SUBNET), 5)).expect("reachable");
+        assert!(route(&port, &target(Some(SUBNET), 0), MARKS).is_none());
+        let way = route(&port, &target(None, 5), MARKS).expect("reachable");
+        assert_eq!((way.is_global, way.dlid, way.sl), (0, 5, 3));
+        let way = route(&port, &target(Some(SUBNET), 5), Marks::default()).expect("reachable");
+        assert_eq!((way.grh.traffic_class, way.sl), (0, 0));
         assert_eq!((way.is_global, way.dlid, way.grh.dgid.0), (1, 5, SUBNET.0));
     }
 }

@@ -13,7 +13,7 @@ use super::domain::Access;
 use super::dynamic::{DcDevice, DcTarget, Initiator};
 use super::dynamic_target::ListeningTarget;
 use super::self_test::{StepError, WINDOW_BYTES};
-use super::{Batch, Domain, LinkError, Port};
+use super::{Batch, Domain, LinkError, Marks, Port};
 use crate::memory::{HostBuffer, LeaseClass, LeasePool};
 
 /// How long it may take; the adapter itself gives up after 7 s.
@@ -49,7 +49,8 @@ async fn attempt(port: &Port, dc: &Arc<DcDevice>) -> Result<(), StepError> {
     let window = |key| RemoteWindow { address, length: WINDOW_BYTES as u32, key };
     let key = DcKey(fastrand::u64(..));
     let target = ListeningTarget::new(port, dc, &theirs, key)?;
-    let bench = Bench::new(port, dc, &ours, |initiator| initiator.target(&target.address(), key))?;
+    let to = |initiator: &Initiator| initiator.target(&target.address(), key, Marks::default());
+    let bench = Bench::new(port, dc, &ours, to)?;
     bench.write(window(writable.remote_key()), 0x5a).await?;
     let holds =
         || -> Result<bool, StepError> { Ok(buffer.bytes()?.iter().all(|byte| *byte == 0x5a)) };

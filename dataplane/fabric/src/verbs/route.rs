@@ -32,7 +32,7 @@ pub(super) const ACK_TIMEOUT: u8 = 16;
 /// all): a dead peer must be noticed well before a transfer's own deadline.
 const ACK_TIMEOUT_MAX: u8 = 18;
 /// Routers that a packet may pass.
-const HOPS: u8 = 64;
+pub(super) const HOPS: u8 = 64;
 
 /// Why a path was not resolved.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +94,18 @@ pub struct Marks {
     pub traffic_class: Option<u8>,
     /// InfiniBand's service level, 0 to 15, instead of the path record's.
     pub service_level: Option<u8>,
+}
+
+impl Marks {
+    /// What was said goes before what the address has.
+    pub(super) fn put_on(self, address: &mut AhAttr, link: LinkLayer) {
+        if let Some(class) = self.traffic_class {
+            address.grh.traffic_class = class;
+        }
+        if let (Some(level), LinkLayer::Infiniband) = (self.service_level, link) {
+            address.sl = level;
+        }
+    }
 }
 
 /// What the host knows of the path between a port and a peer. Under RoCE there are no LIDs: what
@@ -211,12 +223,7 @@ impl Route {
                 ack_timeout = (record.life_time + 1).clamp(ACK_TIMEOUT, ACK_TIMEOUT_MAX);
             }
         }
-        if let Some(class) = self.marks.traffic_class {
-            address.grh.traffic_class = class;
-        }
-        if let (Some(level), LinkLayer::Infiniband) = (self.marks.service_level, port.link) {
-            address.sl = level;
-        }
+        self.marks.put_on(&mut address, port.link);
         Vector { address, mtu: own_mtu.min(peer.mtu), ack_timeout }
     }
 }

@@ -230,10 +230,12 @@ impl Shared {
                         let flight = tokio::spawn(async move {
                             let landed = flying.land(&self, range, read, landing).await;
                             drop(flying);
-                            drop(counted);
-                            landed
+                            // Of a reader that has gone, what landed is dropped first: a store
+                            // that closes waits for that, too.
+                            (landed, counted)
                         });
-                        return flight.await.unwrap_or(Err(StoreError::Closed));
+                        let landed = flight.await.map(|(landed, _counted)| landed);
+                        return landed.unwrap_or(Err(StoreError::Closed));
                     }
                 }
             }

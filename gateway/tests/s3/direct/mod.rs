@@ -81,12 +81,18 @@ fn crc64(bytes: &[u8]) -> String {
 /// The answer says that `bytes` were moved, and that the key is dead.
 #[track_caller]
 fn moved(reply: &Reply, status: &str, bytes: &[u8]) {
+    moved_under(reply, status, bytes, "window", "invalidated");
+}
+
+/// The answer says that `bytes` were moved under a key of this strength, and what became of it.
+#[track_caller]
+fn moved_under(reply: &Reply, status: &str, bytes: &[u8], strength: &str, key: &str) {
     let told = |name: &str| reply.header(name).unwrap_or_else(|| panic!("no {name}: {reply:?}"));
     assert_eq!(told("x-amz-rdma-reply"), status);
     assert_eq!(told("x-amz-rdma-bytes-transferred"), bytes.len().to_string());
     assert_eq!(told("x-keyway-rdma-path"), "verbs-host");
-    assert_eq!(told("x-keyway-rdma-strength"), "window");
-    assert_eq!(told("x-keyway-rdma-key"), "invalidated");
+    assert_eq!(told("x-keyway-rdma-strength"), strength);
+    assert_eq!(told("x-keyway-rdma-key"), key);
     assert_eq!(told("x-keyway-rdma-checksum"), crc64(bytes));
     assert_eq!(told("content-length"), "0");
     assert!(reply.body.is_empty());
