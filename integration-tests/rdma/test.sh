@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests that need an RDMA adapter in the soft-RoCE machine, once on Debian's rxe module
-# and once on the one with rxe-window.patch; the last lines say how many passed, for each. Then it
-# boots two of these machines and sends from one to the other.
+# Runs the tests that need an RDMA adapter in the soft-RoCE machine, on Debian's rxe module and, in a
+# machine beside it, on the one with rxe-window.patch; the last lines say how many passed, for each.
+# Then it boots two of these machines and sends from one to the other.
 #
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
@@ -70,13 +70,21 @@ if [ ${#names[@]} -gt 0 ]; then
   for name in "${names[@]}"; do [ -x "$staged/deps/$name" ] || die "cargo built no test $name"; done
 fi
 
-status=0 results=()
+# A machine waits for time to pass as often as for the processor, so both have room on two cores.
+status=0 results=() machines=()
+trap 'kill "${machines[@]}" 2>/dev/null || true' EXIT
 for module in "${modules[@]}"; do
   log=target/rdma/test-$module.log
   say "booting the soft-RoCE machine with the $module module; the log is $log"
-  failing=0
   "$here/machine.sh" --rxe "$module" --timeout $((seconds + 60)) -- \
-    "$PWD/$here/guest-tests.sh" "$PWD/$staged" "$seconds" "$@" 2>&1 | tee "$log" || failing=1
+    "$PWD/$here/guest-tests.sh" "$PWD/$staged" "$seconds" "$@" >"$log" 2>&1 &
+  machines+=($!)
+done
+for at in "${!modules[@]}"; do
+  module=${modules[at]} failing=0
+  log=target/rdma/test-$module.log
+  wait "${machines[at]}" || failing=1
+  cat "$log"
   tally "$log"
   read -r own_passed own_failed < <(awk '
     /^machine: [0-9]+ passed/ { passed = $2; failed = $4 } END { print passed + 0, failed + 0 }' "$log")

@@ -18,7 +18,7 @@ use keyway_proto::key::{Direction, RevokeRace};
 use keyway_proto::{KeyStrength, Rail, SessionId, SessionOffer, SessionRequest, TransferPath};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::RdmaConfig;
 use super::armed::{Armed, Held};
@@ -33,6 +33,11 @@ use crate::http::{Call, Wire};
 
 /// Requests of a client's end beside its windows': none, but a queue has at least one.
 const SENDS_MIN: u32 = 2;
+/// Long reads of a session that are under way at a time, in MiB; none counts for more than half of
+/// it, so that there are always two. Were all under way at once, all would end at once, and the link
+/// would stand still while the client sums them.
+const LONG_READS_MIB: u32 = 16;
+const MIB: usize = 1 << 20;
 /// How often registrations of buffers that are gone are looked for.
 pub(super) const SWEEP: Duration = Duration::from_secs(1);
 
@@ -101,6 +106,8 @@ struct VerbsLane {
     registrations: Arc<Registrations>,
     /// Used where the strength is `slab`.
     slabs: Slabs,
+    /// [`LONG_READS_MIB`].
+    long_reads: Arc<Semaphore>,
     /// Its thread serves the link until the last transfer has ended.
     _port: Arc<LocalPort>,
 }
@@ -163,12 +170,15 @@ impl Session {
             session = %offer.session, rail = rail.name, strength = %offer.strength, windows,
             "RDMA session opened"
         );
+        let race = port.race();
         let slabs = Slabs::new(&domain, config.slab_bytes);
-        let lane = VerbsLane { link, domain, registrations, slabs, _port: Arc::clone(port) };
+        let long_reads = Arc::new(Semaphore::new(LONG_READS_MIB as usize));
+        let port = Arc::clone(port);
+        let lane = VerbsLane { link, domain, registrations, slabs, long_reads, _port: port };
         Ok(Arc::new(Self {
             id: offer.session,
             strength: offer.strength,
-            race: port.race(),
+            race,
             lane: Lane::Verbs(lane),
             permits: Arc::new(Semaphore::new(windows as usize)),
             forgotten: AtomicBool::new(false),
@@ -213,6 +223,18 @@ impl Session {
             Lane::Verbs(_) => M::PATH,
             Lane::Local(_) => M::LOCAL_PATH,
         }
+    }
+
+    /// Waits until the link has room for a transfer of so many bytes, which has it until what this
+    /// gives is dropped: `None` for one that waits for nobody.
+    pub(super) async fn room(
+        &self,
+        bytes: usize,
+        direction: Direction,
+    ) -> Option<OwnedSemaphorePermit> {
+        let Lane::Verbs(lane) = &self.lane else { return None };
+        let share = share_of_long_reads(bytes, direction)?;
+        Arc::clone(&lane.long_reads).acquire_many_owned(share).await.ok()
     }
 
     /// What a key to the memory is made over.
@@ -302,6 +324,12 @@ impl Drop for Session {
     }
 }
 
+/// What a transfer takes of [`LONG_READS_MIB`]; `None` for what is short, or no read.
+fn share_of_long_reads(bytes: usize, direction: Direction) -> Option<u32> {
+    let is_long_read = direction == Direction::Write && bytes >= MIB;
+    is_long_read.then(|| bytes.div_ceil(MIB).min(LONG_READS_MIB as usize / 2) as u32)
+}
+
 /// What a link must have room for. Windows are made where the adapter has any, for it is the
 /// node that has the last word on the kind of keys.
 fn shape(strength: KeyStrength, windows: u32) -> LinkShape {
@@ -352,4 +380,18 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, SessionError> {
     let done = tokio::task::spawn_blocking(work).await;
     Ok(done.map_err(|_| SessionError::ShuttingDown)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_long_reads_always_fit_and_short_ones_do_not_wait() {
+        let share = |bytes| share_of_long_reads(bytes, Direction::Write);
+        assert_eq!([0, 4096, MIB - 1].map(share), [None; 3]);
+        assert_eq!([MIB, MIB + 1, 8 * MIB].map(share), [1, 2, 8].map(Some));
+        assert_eq!(share(1 << 30).map(|most| 2 * most), Some(LONG_READS_MIB));
+        assert_eq!(share_of_long_reads(64 * MIB, Direction::Read), None);
+    }
 }

@@ -121,15 +121,20 @@ async fn drive<M: Target>(
     let mut marks = Marks::begin();
     let mut given_up = pin!(given_up);
     // Opens nothing to anybody yet.
+    let hold = async {
+        let room = session.room(memory.length(), direction).await;
+        marks = Marks::begin();
+        session.hold(&memory, direction).await.map(|held| (room, held))
+    };
     let held = tokio::select! {
         biased;
-        held = session.hold(&memory, direction) => held.map_err(ClientError::from),
+        held = hold => held.map_err(ClientError::from),
         event = &mut given_up => Err(match event {
             HolderEvent::Deadline => ClientError::Deadline,
             _ => ClientError::GivenUp,
         }),
     };
-    let mut held = match held {
+    let (room, mut held) = match held {
         Ok(held) => held,
         Err(error) => return Settled { memory, ticket, outcome: Outcome::Failed(error), marks },
     };
@@ -186,7 +191,7 @@ async fn drive<M: Target>(
             armed.release().unwrap_or_else(|_| unreachable!("a fenced key is dead"))
         }
     };
-    drop(held);
+    drop((held, room));
     marks.dead = Instant::now().into_std();
     if let (Some(at), Some(Ok(answer))) = (seen.answered, &seen.exchange) {
         marks.answered = at.into_std();
