@@ -132,10 +132,10 @@ conclude() {
   if [ ! -s "$work/out/status$host" ]; then
     if [ -f "$work/console$host" ]; then
       tail -n 60 "$work/console$host" >&2
-      cp "$work/console$host" "$cache/console$host.log"
+      cp "$work/console$host" "$cache/console-$rxe$host.log"
     fi
     case $qemu in
-      0) say "the guest ended by itself, without an exit status: a panic; see $cache/console$host.log" ;;
+      0) say "the guest ended by itself, without an exit status: a panic; see $cache/console-$rxe$host.log" ;;
       124) say "the guest did not end within $timeout_s s" ;;
       *) say "QEMU failed with status $qemu" ;;
     esac
@@ -159,7 +159,7 @@ write_command "$@" >"$work/out/command"
 chmod 0755 "$work/out/command"
 
 status=0
-if [ ${#hosts[@]} = 1 ]; then
+if [ -n "$shell" ]; then
   qemu=0
   (boot '') || qemu=$?
   conclude '' "$qemu" || status=$?
