@@ -4,7 +4,7 @@
 #
 #   guest-tests.sh FOLDER SECONDS [LIBTEST-ARG ...]
 #
-# FOLDER holds `deps/*`, the tests, and beside `deps` the programs that they start, as cargo lays
+# KEYWAY_RDMA_ELSEWHERE names those that run on the other module. FOLDER holds `deps/*`, the tests, and beside `deps` the programs that they start, as cargo lays
 # them out. All of them together have SECONDS. The last line counts this script's own checks.
 set -u
 [ -e /run/keyway-vm/guest ] || {
@@ -66,6 +66,7 @@ cd /tmp || exit
 for executable in "$tests"/deps/*; do
   [ -x "$executable" ] || continue
   name=$(basename "$executable")
+  case " ${KEYWAY_RDMA_ELSEWHERE:-} " in *" $name "*) continue ;; esac
   echo "running $name on $KEYWAY_RXE rxe"
   left=$((seconds - SECONDS))
   unprivileged timeout --kill-after=5 $((left > 1 ? left : 1)) "$executable" "$@" || {

