@@ -75,7 +75,7 @@ if [ ${#names[@]} -gt 0 ]; then
   for name in "${names[@]}"; do [ -x "$staged/deps/$name" ] || die "cargo built no test $name"; done
 fi
 
-# A machine waits for time to pass as often as for the processor, so both have room on two cores.
+# Side by side they keep two cores busy, where one alone often waits for time to pass.
 status=0 results=() machines=()
 trap 'kill "${machines[@]}" 2>/dev/null || true' EXIT
 for module in "${modules[@]}"; do

@@ -1,6 +1,5 @@
 //! A node and its clients on real verbs, and the gateway's part.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +7,7 @@ use keyway_auth::grant::{Grant, Sealer};
 use keyway_dataplane::store::StoreConfig;
 use keyway_dataplane::{AccessMode, LocalNode, NodeConfig, RdmaConfig, StorageNode, Transferred};
 use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut};
-use keyway_fabric::verbs::{Access, Armed, Device, Domain, Link, LinkShape, Port};
+use keyway_fabric::verbs::{Access, Armed, Domain, Link, LinkShape, Port};
 use keyway_proto::key::{Direction, Relinquished};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::{
@@ -17,7 +16,10 @@ use keyway_proto::{
     SessionRequest, SessionToken, TenantId, TransferId, TransferPath, Verification, Weight,
 };
 use keyway_rpc::convert;
-use keyway_sys::verbs::Verbs;
+
+#[allow(dead_code, reason = "suites of links use the rest")]
+#[path = "../../fabric/tests/two_ports/mod.rs"]
+mod two_ports;
 
 pub(crate) const NODE: NodeId = NodeId(1);
 pub(crate) const MIB: usize = 1 << 20;
@@ -34,17 +36,10 @@ pub(crate) async fn rig() -> Option<Rig> {
 }
 
 pub(crate) async fn rig_with(rdma: RdmaConfig) -> Option<Rig> {
-    let verbs = match Verbs::load() {
-        Ok(verbs) => Arc::new(verbs),
-        Err(error) => return missing(&error.to_string()),
-    };
-    let names = verbs.device_names().unwrap_or_default();
-    let [first, second, ..] = &names[..] else {
-        return missing("no two RDMA devices here");
-    };
+    let (verbs, first, second) = two_ports::devices()?;
     let dir = tempfile::tempdir().unwrap();
-    let node = node_on(first, rdma, &dir).await;
-    let port = Port::open(&Device::open(&verbs, second).unwrap(), 1).unwrap();
+    let node = node_on(&first, rdma, &dir).await;
+    let port = two_ports::open(&verbs, &second);
     Some(Rig { node, port, _dir: dir })
 }
 
@@ -63,17 +58,6 @@ pub(crate) async fn node_on(
     let rdma = RdmaConfig { mode: AccessMode::Require, devices: vec![port.to_owned()], ..rdma };
     let config = NodeConfig { id: NODE, store, rdma, ..NodeConfig::default() };
     LocalNode::open(config).await.unwrap()
-}
-
-/// Outside of the machine a test is skipped; in it, the adapters must be there.
-pub(crate) fn missing<T>(why: &str) -> Option<T> {
-    assert!(std::env::var_os("KEYWAY_RXE").is_none(), "{why}");
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Past the runner's capture, so that it is seen and counted on a passing run.
-    let said = format!("\nskipped: {test}: {why}; make test-rdma runs this in its machine\n");
-    let _ = std::io::stderr().write_all(said.as_bytes());
-    None
 }
 
 pub(crate) fn owner(tenant: u64) -> SessionOwner {

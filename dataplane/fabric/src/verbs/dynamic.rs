@@ -319,8 +319,8 @@ impl Initiator {
         Ok(Self { link, info: Arc::new(port.info().clone()) })
     }
 
-    /// The way to a target whose owner gave it this key, for packets marked so. Blocks for system calls, under RoCE until
-    /// the network has said where the address is.
+    /// The way to a target whose owner gave it this key, for packets marked so. Blocks for system
+    /// calls, under RoCE until the network has said where the address is.
     ///
     /// # Errors
     /// [`VerbsError::OtherNetwork`], [`VerbsError::Native`].

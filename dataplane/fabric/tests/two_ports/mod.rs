@@ -8,6 +8,12 @@ use keyway_sys::verbs::Verbs;
 
 /// The two ports of the machine.
 pub(crate) fn ports() -> Option<(Port, Port)> {
+    let (verbs, first, second) = devices()?;
+    Some((open(&verbs, &first), open(&verbs, &second)))
+}
+
+/// Their devices.
+pub(crate) fn devices() -> Option<(Arc<Verbs>, String, String)> {
     let verbs = match Verbs::load() {
         Ok(verbs) => Arc::new(verbs),
         Err(error) => return missing(&error.to_string()),
@@ -16,8 +22,13 @@ pub(crate) fn ports() -> Option<(Port, Port)> {
     let [first, second, ..] = &names[..] else {
         return missing("no two RDMA devices here");
     };
-    let open = |name: &str| Port::open(&Device::open(&verbs, name).unwrap(), 1).unwrap();
-    Some((open(first), open(second)))
+    let (first, second) = (first.clone(), second.clone());
+    Some((verbs, first, second))
+}
+
+/// A device's first port.
+pub(crate) fn open(verbs: &Arc<Verbs>, name: &str) -> Port {
+    Port::open(&Device::open(verbs, name).unwrap(), 1).unwrap()
 }
 
 /// Outside of the machine a test is skipped; in it, the adapters must be there.

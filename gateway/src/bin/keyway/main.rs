@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tikv_jemallocator::Jemalloc;
 
-/// A small PUT allocates some hundred times: an eighth of its time went to the system's allocator.
+/// An eighth of a small PUT's time went to the system's allocator.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
