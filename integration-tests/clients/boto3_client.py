@@ -5,8 +5,18 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK
-from common import delete_bucket, http, make_bucket, same, step
+from common import (
+    CA_FILE,
+    ENDPOINT,
+    LARGE,
+    SMALL,
+    WORK,
+    delete_bucket,
+    http,
+    make_bucket,
+    same,
+    step,
+)
 
 BUCKET = "boto3-bucket"
 

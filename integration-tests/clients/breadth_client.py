@@ -187,9 +187,7 @@ def lifecycle(s3):
         },
     ]
     s3.create_multipart_upload(Bucket=BUCKET, Key="never")
-    s3.put_bucket_lifecycle_configuration(
-        Bucket=BUCKET, LifecycleConfiguration={"Rules": rules}
-    )
+    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": rules})
     told = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
     assert told == rules, told
     # Two days at most until objects go, two more until what their markers hide, then the markers.
@@ -204,9 +202,7 @@ def lifecycle(s3):
         time.sleep(0.2)
     assert read(s3, "tagged") == b"x"
     s3.delete_bucket_lifecycle(Bucket=BUCKET)
-    refused(
-        "NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration, Bucket=BUCKET
-    )
+    refused("NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration, Bucket=BUCKET)
     step("lifecycle")
 
 
@@ -219,7 +215,7 @@ def forms(s3):
         BUCKET,
         "forms/${filename}",
         Fields=fields,
-        Conditions=conditions + [{"success_action_status": "201"}],
+        Conditions=[*conditions, {"success_action_status": "201"}],
     )
 
     def sent(file, **more):

@@ -66,9 +66,7 @@ def apply(s3):
         OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
     )
     s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(POLICY))
-    s3.put_bucket_lifecycle_configuration(
-        Bucket=BUCKET, LifecycleConfiguration={"Rules": RULES}
-    )
+    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": RULES})
     s3.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": CORS})
     s3.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": TAGS})
     s3.put_bucket_notification_configuration(Bucket=BUCKET, NotificationConfiguration={})

@@ -60,9 +60,7 @@ def service(s3, body):
     kms = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "a-key"}
     refused("NotImplemented", s3.put_object, Key="kms", Body=body, **kms)
     rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
-    s3.put_bucket_encryption(
-        Bucket=BUCKET, ServerSideEncryptionConfiguration={"Rules": [rule]}
-    )
+    s3.put_bucket_encryption(Bucket=BUCKET, ServerSideEncryptionConfiguration={"Rules": [rule]})
     told = s3.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]
     assert told["Rules"][0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
     s3.upload_file(str(LARGE), BUCKET, "large", Config=TRANSFER)

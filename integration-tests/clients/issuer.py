@@ -25,7 +25,9 @@ class Issuer:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
         self.key = str(pathlib.Path(self.folder.name) / "key.pem")
-        openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", self.key)
+        openssl(
+            "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", self.key
+        )
         modulus = openssl("rsa", "-in", self.key, "-noout", "-modulus").decode().strip()
         n = encoded(bytes.fromhex(modulus.split("=")[1]))
         # 65537, as genpkey has it.

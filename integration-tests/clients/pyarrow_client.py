@@ -4,8 +4,7 @@ import os
 
 from pyarrow import fs
 
-from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK
-from common import delete_bucket, make_bucket, same, step
+from common import CA_FILE, ENDPOINT, LARGE, SMALL, WORK, delete_bucket, make_bucket, same, step
 
 BUCKET = "pyarrow-bucket"
 

@@ -2,8 +2,19 @@
 
 import s3fs
 
-from common import CA_FILE, ENDPOINT, GUARDED, LARGE, SMALL, WORK
-from common import delete_bucket, http, make_bucket, same, step
+from common import (
+    CA_FILE,
+    ENDPOINT,
+    GUARDED,
+    LARGE,
+    SMALL,
+    WORK,
+    delete_bucket,
+    http,
+    make_bucket,
+    same,
+    step,
+)
 
 BUCKET = "s3fs-bucket"
 

@@ -1,5 +1,5 @@
-"""boto3 with temporary credentials: GetCallerIdentity, GetSessionToken, AssumeRole, S3 in a role, and
-roles for web identities."""
+"""boto3 with temporary credentials: GetCallerIdentity, GetSessionToken, AssumeRole, S3 in a role,
+and roles for web identities."""
 
 import json
 import os
@@ -95,7 +95,9 @@ def main():
             "Condition": {"StringEquals": {"sts:ExternalId": "project-7"}},
         },
     }
-    role = administer("tenants/self/roles/reader", {"trust": json.dumps(trust), "policies": ["read"]})
+    role = administer(
+        "tenants/self/roles/reader", {"trust": json.dumps(trust), "policies": ["read"]}
+    )
     anna = boto3.client(
         "sts",
         endpoint_url=ENDPOINT,

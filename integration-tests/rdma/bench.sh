@@ -31,4 +31,4 @@ for line in sys.stdin:
         if name == "links" or not message["profile"]["test"]:
             print(name, message["executable"])' <target/rdma/bench.json)
 "$here/machine.sh" --rxe "$module" --timeout 1800 -- \
-  "$PWD/$here/guest-bench.sh" "$PWD/$staged" "${BENCH_SECONDS:-8}"
+  "$PWD/$here/guest-bench.py" "$PWD/$staged" "${BENCH_SECONDS:-8}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that need an RDMA adapter in the soft-RoCE machine, on Debian's rxe module and, in a
 # machine beside it, on the one with rxe-window.patch; the last lines say how many passed, for each.
-# Then it boots two of these machines and sends from one to the other.
+# Then it boots two of these machines: a server on one, clients on the other.
 #
 #   test.sh [--rxe stock|fixed] [TARGET-GLOB ...] [-- LIBTEST-ARG ...]
 #
@@ -23,7 +23,7 @@ named=${#globs[@]}
 declare -A elsewhere=()
 if [ "$named" = 0 ]; then
   globs=('rdma_*')
-  [ ${#modules[@]} = 1 ] || elsewhere=([stock]=rdma_slab [fixed]='rdma_rails rdma_routes')
+  [ ${#modules[@]} = 1 ] || elsewhere=([stock]='rdma_client rdma_slab' [fixed]='rdma_rails rdma_routes')
 fi
 seconds=${RDMA_SECONDS:-800}
 
@@ -102,8 +102,8 @@ for at in "${!modules[@]}"; do
   results+=("rdma on $module rxe: $passed passed, $failed failed, $skipped skipped")
 done
 
-if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 120 --two-hosts -- ping-pong \
-  >target/rdma/test-two-hosts.log 2>&1; then
+if "$here/machine.sh" --rxe "${modules[-1]}" --timeout 400 --two-hosts -- \
+  "$PWD/$here/guest-two-hosts.sh" "$PWD/$staged/keyway" >target/rdma/test-two-hosts.log 2>&1; then
   record_suite rdma-two-hosts 1 0 0
   results+=("rdma between two hosts: 1 passed, 0 failed, 0 skipped")
 else

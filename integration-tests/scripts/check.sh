@@ -58,10 +58,8 @@ fi
 
 venv=target/venv-keyway
 if [ -x $venv/bin/ruff ] && [ -x $venv/bin/mypy ]; then
-  step "Python form" $venv/bin/ruff format --check --config client-sdk/python/pyproject.toml \
-    client-sdk/python
-  step "Python lints" $venv/bin/ruff check --config client-sdk/python/pyproject.toml \
-    client-sdk/python
+  step "Python form" $venv/bin/ruff format --check client-sdk/python integration-tests
+  step "Python lints" $venv/bin/ruff check client-sdk/python integration-tests
   step "Python types" python_types "$PWD/$venv/bin/mypy" "$PWD/target/mypy"
 else
   skip "Python lints and types" "ruff and mypy are not installed"

@@ -51,12 +51,15 @@ start_keyway() {
 # Ends what was started, by its process id, and removes its data.
 stop_servers() {
   local one
+  # All before any is waited for: after Ctrl-C a server takes this for the same wish for a second.
   for one in "${servers[@]}"; do
     kill -TERM "$one" 2>/dev/null || true
+  done
+  for one in "${servers[@]}"; do
     wait "$one" || true
   done
   rm -rf "$scratch"
 }
 trap stop_servers EXIT
-# Ctrl-C reaches the servers as well; this shell only waits for them.
+# Ctrl-C reaches the servers as well; what ends this shell alone does not.
 trap 'exit 130' INT TERM

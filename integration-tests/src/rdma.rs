@@ -23,6 +23,11 @@ pub fn is_missing() -> bool {
     true
 }
 
+/// Whether this is the machine with Debian's own module, on which less has to be shown again.
+pub fn is_stock() -> bool {
+    std::env::var_os("KEYWAY_RXE").is_some_and(|module| module == "stock")
+}
+
 /// Counts the RoCE packets of a traffic class that an interface of the machine receives.
 pub struct TosCounter(&'static str);
 

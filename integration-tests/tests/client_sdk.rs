@@ -13,6 +13,11 @@ use keyway_integration_tests::server::Options;
 use keyway_integration_tests::{S3, Server, Transport};
 use keyway_proto::{ByteRange, Checksum, ChecksumKind, KeyStrength, TransferPath};
 
+#[path = "../../client-sdk/tests/common/mod.rs"]
+mod broken;
+#[path = "client_sdk/foreign.rs"]
+mod foreign;
+
 const MIB: usize = 1 << 20;
 /// How long after a cancellation the service may still list the upload.
 const ABORTED_WITHIN: Duration = Duration::from_secs(20);

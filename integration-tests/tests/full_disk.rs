@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use keyway_integration_tests::seed::payload;
 use keyway_integration_tests::server::Options;
 use keyway_integration_tests::skip::skipped;
-use keyway_integration_tests::wire::Response;
+use keyway_integration_tests::wire::{Request, Response};
 use keyway_integration_tests::{S3, Server};
 
 const BUCKET: &str = "full";
+/// An object that is uploaded in parts.
+const IN_PARTS: &str = "in-parts";
 /// The disk. Large enough that a twentieth of it, which the store leaves free, exceeds what the
 /// metadata keeps in reserve.
 const DISK_BYTES: usize = 320 << 20;
@@ -36,7 +38,7 @@ const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 fn a_store_that_reaches_its_configured_capacity() {
     let config = format!("[node.store]\ncapacity_bytes = {DISK_BYTES}\n");
     let options = Options { config, ..Options::default() };
-    fill_and_recover(&Server::with(options).expect("the server starts"));
+    fill_and_recover(&mut Server::with(options).expect("the server starts"));
 }
 
 #[test]
@@ -44,7 +46,7 @@ fn a_file_system_without_space() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
     let options = Options { data_dir: Some(dir.path().join("data")), ..Options::default() };
-    fill_and_recover(&Server::with(options).expect("the server starts"));
+    fill_and_recover(&mut Server::with(options).expect("the server starts"));
 }
 
 /// Goal: what the store and the metadata keep in reserve does not eat up a small disk.
@@ -70,9 +72,10 @@ fn a_very_small_file_system_holds_small_objects() {
     assert_eq!(s3.delete(BUCKET, "large").unwrap().status, 204);
 }
 
-fn fill_and_recover(server: &Server) {
+fn fill_and_recover(server: &mut Server) {
     let mut s3 = S3::of(server);
     assert_eq!(s3.create_bucket(BUCKET).unwrap().status, 200);
+    let upload = s3.create_upload(BUCKET, IN_PARTS).unwrap();
 
     let mut stored = Vec::new();
     let refusal = (0..OBJECTS_MAX)
@@ -91,6 +94,7 @@ fn fill_and_recover(server: &Server) {
 
     // Refused again and again, and in parts too; reads go on.
     assert_full(&put(&mut s3, OBJECTS_MAX));
+    assert_full(&put_part(&mut s3, &upload));
     for &number in &stored {
         assert_whole(&mut s3, number);
     }
@@ -102,26 +106,53 @@ fn fill_and_recover(server: &Server) {
     for &number in &stored {
         assert_eq!(s3.delete(BUCKET, &key(number)).unwrap().status, 204);
     }
+    in_time(|| put(&mut s3, OBJECTS_MAX));
+    let part = in_time(|| put_part(&mut s3, &upload));
+    let parts = [(1, part.header("etag").expect("a part has one").to_owned())];
+    let completed = s3.complete_upload(BUCKET, IN_PARTS, &upload, &parts).unwrap();
+    assert_eq!(completed.status, 200, "{}", completed.text());
+    assert!(s3.get(BUCKET, IN_PARTS).unwrap().body == payload(0, OBJECT_BYTES));
+
+    // What was deleted does not come back with a restart: as much fits in again.
+    server.kill();
+    server.restart().expect("it starts again");
+    let mut s3 = S3::of(server);
+    let again: Vec<_> = (OBJECTS_MAX..).take(stored.len() * 3 / 4).collect();
+    for &number in &again {
+        in_time(|| put(&mut s3, number));
+    }
+    for number in kept.into_iter().chain(again) {
+        assert_whole(&mut s3, number);
+    }
+    assert!(!server.log().contains("panicked"));
+}
+
+/// Stores, as soon as there is space: what was deleted is released in the background.
+fn in_time(mut store: impl FnMut() -> Response) -> Response {
     let deadline = Instant::now() + RECOVERY_TIMEOUT;
     loop {
-        let response = put(&mut s3, OBJECTS_MAX);
+        let response = store();
         if response.status == 200 {
-            break;
+            return response;
         }
         assert_full(&response);
         assert!(Instant::now() < deadline, "freed space is not usable after {RECOVERY_TIMEOUT:?}");
         // Not a wait for an event: the client's own pause between retries.
         std::thread::sleep(Duration::from_millis(100));
     }
-    for number in kept.into_iter().chain([OBJECTS_MAX]) {
-        assert_whole(&mut s3, number);
-    }
-    assert!(!server.log().contains("panicked"));
 }
 
 fn put(s3: &mut S3, number: usize) -> Response {
     let body = payload(number as u64, OBJECT_BYTES);
     s3.put(BUCKET, &key(number), &body).expect("the server answers")
+}
+
+fn put_part(s3: &mut S3, upload: &str) -> Response {
+    let request = Request::object("PUT", BUCKET, IN_PARTS)
+        .query("partNumber", "1")
+        .query("uploadId", upload)
+        .body(payload(0, OBJECT_BYTES));
+    s3.send(request).expect("the server answers")
 }
 
 fn key(number: usize) -> String {

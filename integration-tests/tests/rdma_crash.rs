@@ -51,10 +51,10 @@ use survivor::{Caller, Ends, Watched};
 use wiretap::Wiretap;
 
 const BUCKET: &str = "crash";
-/// Kills of each kind, unless said otherwise.
-const CYCLES: u64 = 10;
-/// The same on the stock module, where what is shown is the same: fifteen on both together.
-const CYCLES_STOCK: u64 = 5;
+/// Kills of each kind on the repaired module, unless said otherwise.
+const CYCLES: u64 = 8;
+/// The same on the stock module: fifteen on both together.
+const CYCLES_STOCK: u64 = 7;
 /// What is being moved when somebody dies. Emulated links take most of a second for it.
 const OBJECT_BYTES: usize = 12 << 20;
 const SMALL_BYTES: usize = 200_000;
@@ -142,8 +142,7 @@ async fn kill_after(mut child: Child, tap: &mut Wiretap, delay: Duration) -> Res
 }
 
 fn cycles() -> u64 {
-    let stock = std::env::var("KEYWAY_RXE").is_ok_and(|module| module == "stock");
-    knob("KEYWAY_CRASH_CYCLES", if stock { CYCLES_STOCK } else { CYCLES })
+    knob("KEYWAY_CRASH_CYCLES", if rdma::is_stock() { CYCLES_STOCK } else { CYCLES })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,7 +247,8 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     if rdma::is_missing() {
         return Ok(());
     }
-    let (cycles, mut random) = (cycles(), Rng::with_seed(seed("service")));
+    // Gateway and node in turns.
+    let (cycles, mut random) = (2 * cycles(), Rng::with_seed(seed("service")));
     let dir = tempfile::tempdir()?;
     let mut split = Split::start(dir.path(), &node_settings(), OURS)?;
     let mut tap = Wiretap::of(&split.gateway.url)?;

@@ -2,8 +2,8 @@
 //!
 //! Method: the real binary as `keyway node` and `keyway gateway`, with certificates from
 //! `keyway admin certs`; objects go around; the node is killed and comes back; a gateway with
-//! another authority's certificate gets nothing. And a client's trace goes through both, to a
-//! collector over TLS.
+//! another authority's certificate gets nothing, nor does one with another catalog. And a client's
+//! trace goes through both, to a collector over TLS.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -179,6 +179,11 @@ async fn a_gateway_and_a_node_are_two_processes() -> Result<()> {
     outsider.create_bucket("outside").await?;
     let refused = outsider.put_object("outside", "x").body(vec![1; 5000]).send().await;
     ensure!(refused.is_err(), "the node took bytes from a stranger");
+
+    // Nor is one that is trusted and has a catalog of its own: it would delete what it does not know.
+    let another = gateway(dir, "another", "pki", port, &[]).err().context("it started")?;
+    ensure!(format!("{another:#}").contains("another catalog's chunks"), "{another:#}");
+    ensure!(client.get_object("shared", "of/4096").bytes().await.is_ok(), "the first is served");
     drop(second);
     Ok(())
 }

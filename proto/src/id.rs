@@ -91,6 +91,11 @@ uuid_id! {
     VersionId, "version id"
 }
 
+uuid_id! {
+    /// A catalog of objects: the metadata that says which chunks are whose.
+    CatalogId, "catalog id"
+}
+
 /// A tenant: the owner of users, buckets, quotas and sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -35,7 +35,9 @@ pub use data_key::DataKey;
 pub use direct::{DirectPlan, DirectTarget, DirectWork, RemoteKey, RemoteWindow};
 pub use durability::{Durability, FlushReply, FlushRequest, Standing};
 pub use gather::{GatherPiece, GatherPlan};
-pub use id::{BucketId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId};
+pub use id::{
+    BucketId, CatalogId, ChunkId, NodeId, SessionId, TenantId, TransferId, UploadId, VersionId,
+};
 pub use local::{Door, DoorTicket, HostId, LocalSessionOffer, LocalSessionRequest};
 pub use name::{BucketName, InvalidName, ObjectKey};
 pub use plan::{ChunkSpec, GetPlan, Piece, PutPlan};

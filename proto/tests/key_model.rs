@@ -1,9 +1,12 @@
 //! Goal: no interleaving of client, gateway, node, network and adapters breaks a key rule.
 //!
 //! Method: the real [`Holder`] and [`Worker`] run inside a model of everything around them:
-//! messages that are lost, doubled and reordered; a node whose work requests land late, even
-//! after it crashed; adapters that kill keys and queue pairs; a caller who gives up at any
-//! moment. The checker visits every reachable state. Each deliberate flaw must be caught,
+//! messages that are lost, doubled (a request, too, which then has two grants) and reordered; a node
+//! whose work requests land late, even after it crashed; a client's process that dies, so that the
+//! kernel destroys its queue pair and then frees its memory; adapters that kill keys and queue
+//! pairs; a caller who gives up at any moment. A restarted client has another session, which
+//! nothing of the old one is connected to: all that could meet is the memory, so what arrives in
+//! freed memory counts as a late byte. The checker visits every reachable state. Each deliberate flaw must be caught,
 //! which shows that the properties can fail.
 
 #![expect(clippy::print_stdout, reason = "the checker's report is the test's product")]
@@ -32,6 +35,7 @@ impl Model for World {
         };
         vec![State {
             holder: Holder::new(revoker, race),
+            client_died: false,
             caller_gave_up: false,
             own: None,
             key: Key::Unborn,
@@ -59,7 +63,8 @@ impl Model for World {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        if state.own.is_none() && state.key == Key::Unborn && !state.holder.is_released() {
+        let lives = !state.client_died && !state.holder.is_released();
+        if state.own.is_none() && state.key == Key::Unborn && lives {
             steps.push(Step::Start);
         }
         for index in 0..state.wire.len() {
@@ -78,10 +83,10 @@ impl Model for World {
         if state.own.is_some() {
             steps.push(Step::OwnCompletes);
         }
-        if state.invalidations_seen > 0 {
+        if state.invalidations_seen > 0 && lives {
             steps.push(Step::SeeInvalidation);
         }
-        if state.client_qp == Qp::Error && !state.client_qp_error_seen {
+        if state.client_qp == Qp::Error && !state.client_qp_error_seen && lives {
             steps.push(Step::SeeClientQpError);
         }
         for grant in 0..GRANTS {
@@ -116,10 +121,13 @@ impl Model for World {
         }
         if state.crashes < self.faults.crashes {
             steps.extend([Step::GatewayCrashes, Step::NodeCrashes]);
+            if lives {
+                steps.push(Step::ClientCrashes);
+            }
         }
         // A caller's patience may end at any time; when nothing else can happen it does.
         let started = state.own.is_some() || state.key != Key::Unborn;
-        if started && !state.caller_gave_up && !state.holder.is_released() {
+        if started && !state.caller_gave_up && lives {
             if self.faults.given_up > 0 || steps.is_empty() {
                 steps.push(Step::Deadline);
             }
@@ -163,6 +171,7 @@ impl Model for World {
                 self.holder_event(state, HolderEvent::QpFailed);
             }
             Step::Post(grant) => {
+                self.worker_event(state, grant, WorkerEvent::Start);
                 let job = state.workers[grant].as_mut()?;
                 job.to_post -= 1;
                 job.in_flight += 1;
@@ -189,9 +198,13 @@ impl Model for World {
             Step::GatewayGivesUp(grant) => {
                 state.given_up += 1;
                 state.gateway_waits[grant] = false;
-                if grant == 0 {
-                    state.send(Message::Answer { moved: false, key: Relinquished::Unknown });
-                }
+                state.send(Message::Answer { moved: false, key: Relinquished::Unknown });
+            }
+            Step::ClientCrashes => {
+                state.crashes += 1;
+                state.client_died = true;
+                state.own = Some(Own::Reap);
+                state.buffer_released |= self.flaw == Flaw::FreedAtDeath;
             }
             Step::GatewayCrashes => {
                 state.crashes += 1;
@@ -309,6 +322,10 @@ fn each_flaw_is_caught() {
         (Flaw::NoEpoch, Write, ROUGH, "no grant executes twice"),
         (Flaw::InvalidateBesideReads, Read, CALM, "an undisturbed transfer succeeds"),
         (Flaw::RaceForbidden, Write, ROUGH, "no kernel panics"),
+        (Flaw::InvalidateUnused, Write, ROUGH, "no kernel panics"),
+        (Flaw::SharedKey, Write, ROUGH, "no kernel panics"),
+        (Flaw::SharedKey, Read, ROUGH, "no kernel panics"),
+        (Flaw::FreedAtDeath, Write, ROUGH, "no byte moves after the buffer was released"),
         (Flaw::PieceTakenBack, Write, ROUGH, REUSED),
         (Flaw::PieceTakenBack, Read, ROUGH, REUSED),
     ] {

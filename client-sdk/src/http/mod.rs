@@ -33,6 +33,7 @@ use crate::phases::{BodyPhases, BodySums};
 use crate::rdma::Rdma;
 use crate::retry::{Retries, RetryPolicy};
 use crate::staging::Staging;
+use crate::transfer::Checks;
 
 pub(crate) use answer::Answer;
 pub(crate) use body::{BodyProgress, CallBody, Fetched, RequestBody};
@@ -52,6 +53,7 @@ struct Shared {
     rdma: Rdma,
     staging: Staging,
     bodies: BodySums,
+    checks: Checks,
 }
 
 /// What requests are signed with and sent over.
@@ -146,8 +148,8 @@ impl Client {
         rdma: Rdma,
         staging: Staging,
     ) -> Self {
-        let bodies = BodySums::default();
-        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging, bodies }) }
+        let (bodies, checks) = (BodySums::default(), Checks::default());
+        Self { shared: Arc::new(Shared { wire, retry, defaults, rdma, staging, bodies, checks }) }
     }
 
     /// The endpoint's address.
@@ -181,6 +183,10 @@ impl Client {
 
     pub(crate) fn bodies(&self) -> &BodySums {
         &self.shared.bodies
+    }
+
+    pub(crate) fn checks(&self) -> &Checks {
+        &self.shared.checks
     }
 
     /// Where the time of this client's and its clones' reads over HTTP went.

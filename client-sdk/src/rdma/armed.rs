@@ -76,7 +76,6 @@ impl<M: Target> Armed<M> {
     }
 
     /// Gives the memory back once its key is dead.
-    #[expect(clippy::result_large_err, reason = "it is the lend itself, moved once")]
     pub(super) fn release(self) -> Result<Released<M>, Self> {
         match self {
             Self::Verbs(armed) => armed.release().map(Released::Memory).map_err(Self::Verbs),

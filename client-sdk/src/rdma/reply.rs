@@ -33,7 +33,7 @@ pub(crate) struct Moved {
     /// What protected the memory, as the node sees it.
     pub(crate) strength: Option<KeyStrength>,
     pub(crate) path: Option<TransferPath>,
-    /// Of the bytes, as the node saw them.
+    /// Of the bytes, as the node saw them; an answer without one is malformed.
     pub(crate) crc64nvme: Option<Checksum>,
 }
 
@@ -65,19 +65,14 @@ fn moved(headers: &HeaderMap) -> Option<Moved> {
     let named = |name: &str| KeyStrength::ALL.into_iter().find(|known| known.as_str() == name);
     let paths = TransferPath::ALL;
     let path = |name: &str| paths.into_iter().find(|known| known.as_str() == name);
-    let crc64nvme = match text(headers, CHECKSUM) {
-        None => None,
-        // Said, but not readable: nothing that could be trusted.
-        Some(said) => {
-            let value = said.strip_prefix("crc64nvme=")?;
-            Some(Checksum::from_base64(ChecksumKind::Crc64Nvme, value)?)
-        }
-    };
+    // Without one nothing would tell what landed: such an answer is as good as none.
+    let said = text(headers, CHECKSUM)?.strip_prefix("crc64nvme=")?;
+    let crc64nvme = Checksum::from_base64(ChecksumKind::Crc64Nvme, said)?;
     Some(Moved {
         bytes: text(headers, BYTES)?.parse().ok()?,
         strength: text(headers, STRENGTH).and_then(named),
         path: text(headers, PATH).and_then(path),
-        crc64nvme,
+        crc64nvme: Some(crc64nvme),
     })
 }
 
@@ -135,17 +130,22 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_moves_nothing() {
+        let said = format!("crc64nvme={}", Checksum::of(ChecksumKind::Crc64Nvme, b"a").to_base64());
+        let sum = (CHECKSUM, said.as_str());
+        assert!(reply(200, &[(REPLY, "200"), (BYTES, "1"), sum]).has_moved());
         for strange in [
-            &[(REPLY, "200")][..],
-            &[(REPLY, "200"), (BYTES, "-1")],
-            &[(REPLY, "206"), (BYTES, "1")],
-            &[(REPLY, "200"), (BYTES, "1"), (BYTES, "2")],
+            &[(REPLY, "200"), sum][..],
+            &[(REPLY, "200"), (BYTES, "-1"), sum],
+            &[(REPLY, "206"), (BYTES, "1"), sum],
+            &[(REPLY, "200"), (BYTES, "1"), (BYTES, "2"), sum],
+            &[(REPLY, "200"), (BYTES, "1")],
+            &[(REPLY, "200"), (BYTES, "1"), sum, sum],
             &[(REPLY, "200"), (BYTES, "1"), (CHECKSUM, "crc64nvme=?")],
             &[(REPLY, "200"), (BYTES, "1"), (CHECKSUM, "md5=")],
         ] {
             assert_eq!(reply(200, strange), Reply::Malformed, "{strange:?}");
         }
-        assert_eq!(reply(500, &[(REPLY, "200"), (BYTES, "1")]), Reply::Malformed);
+        assert_eq!(reply(500, &[(REPLY, "200"), (BYTES, "1"), sum]), Reply::Malformed);
     }
 
     #[test]

@@ -37,6 +37,8 @@ use crate::transfer::Stop;
 /// How long the adapter may take to show that the key is dead after the service said so.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(10);
 const TOKEN: &str = "x-amz-rdma-token";
+/// Whose tokens these are: a server that knows others alone must not take them for its own.
+const AGENT: (&str, HeaderValue) = ("x-amz-rdma-agent", HeaderValue::from_static("keyway"));
 
 /// A transfer by RDMA that failed. Its key is dead all the same.
 #[derive(Debug, thiserror::Error)]
@@ -174,6 +176,7 @@ async fn drive<M: Target>(
         let mut token = HeaderValue::try_from(token).expect("hexadecimal digits");
         token.set_sensitive(true);
         call.headers.insert(TOKEN, token);
+        call.headers.insert(AGENT.0, AGENT.1);
         if direction == Direction::Read {
             call.covered = Covered::Nothing;
         }

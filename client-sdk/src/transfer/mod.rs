@@ -13,6 +13,7 @@
 //! HEAD and then its parts side by side, each pinned to the HEAD's ETag. What bounds it: the
 //! kernel's loopback or network path, with `concurrency` parts in flight.
 
+mod checks;
 mod crew;
 mod direct;
 mod fetch;
@@ -38,6 +39,7 @@ use keyway_proto::Checksum;
 
 use crate::error::ClientError;
 
+pub(crate) use checks::Checks;
 pub use gather::{Gather, GatherOutcome};
 pub use get::{GetObject, GetOutcome};
 pub use info::ObjectInfo;
@@ -65,7 +67,8 @@ pub enum Unverified {
     Range,
     /// The service keeps or tells none.
     NoneStored,
-    /// The checksum is one of the parts' checksums, not of the bytes.
+    /// The checksum is one of the parts' checksums, not of the bytes; or each part was checked, and
+    /// the whole was not.
     Composite,
 }
 

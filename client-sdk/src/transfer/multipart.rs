@@ -1,8 +1,16 @@
 //! Writes in parts, side by side.
 //!
 //! The object's CRC64NVME is combined from the parts' and sent with the completion, so the
-//! service checks the whole although nobody reads it twice. Until the completion nothing is
-//! visible; whatever ends the upload before it, cancellation too, aborts it.
+//! service checks the whole although nobody reads it twice; one that does not know it checks each
+//! part by its MD5 ([`checks`](super::checks)). Until the completion nothing is visible; whatever
+//! ends the upload before it aborts it, cancellation and deadline too, and while it is being
+//! created. Creation and abort run in tasks of their own, which outlive the caller, but not the
+//! runtime.
+//!
+//! One case is left to the bucket's AbortIncompleteMultipartUpload rule: the answer to a creation
+//! that is lost on its way, or not waited for any longer because the service stalls. It may have
+//! created an upload whose id nobody here knows, and the key's other uploads may be somebody
+//! else's, so that looking for it would not be safe.
 
 use std::sync::Arc;
 
@@ -10,16 +18,20 @@ use ::http::{Method, StatusCode};
 #[cfg(feature = "object_store")]
 use bytes::Bytes;
 use keyway_proto::{Checksum, ChecksumKind, Durability};
-use tokio::task::JoinSet;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, JoinSet};
 
-use super::Meter;
 use super::put::{PutObject, PutOutcome, ask, confirmed, told};
-use super::send::send;
+use super::send::{ended, send};
 use super::source::{Run, Source};
+use super::{Meter, Unverified, Verified};
 use crate::error::{ClientError, Malformed, ServiceError};
 use crate::http::{Call, Client, Query};
 use crate::rdma::{Fallbacks, Travelled};
 use crate::xml;
+
+/// What names the kind of checksum that an upload's parts carry.
+const ALGORITHM: &str = "x-amz-checksum-algorithm";
 
 /// Uploads `source` in parts of `part_bytes`.
 pub(super) async fn put(
@@ -35,8 +47,11 @@ pub(super) async fn put(
         upload.complete(put, bytes, parts).await
     }
     .await;
-    if result.is_err() {
-        upload.give_up().await;
+    if result.is_err()
+        && let Some(abort) = upload.give_up()
+    {
+        // Where the task ended otherwise, the runtime ends.
+        let _ = abort.await;
     }
     result
 }
@@ -56,6 +71,8 @@ struct Place {
 pub(crate) struct PutUpload {
     place: Place,
     open: bool,
+    /// Where it is aborted: it may be dropped on a thread that has no runtime.
+    runtime: Handle,
 }
 
 /// A part that the service has.
@@ -67,17 +84,42 @@ pub(crate) struct Part {
     bytes: u64,
     retries: u32,
     travelled: Travelled,
+    /// Whether the service confirmed a checksum of it.
+    is_confirmed: bool,
 }
 
 impl PutUpload {
+    /// Creates an upload. Dropping the future has it aborted as soon as its id is known.
     pub(crate) async fn begin(put: &PutObject) -> Result<Self, ClientError> {
+        let checks = put.client.checks();
+        let mut with_crc64nvme = checks.send_crc64nvme();
+        let mut retries = put.client.retries();
+        loop {
+            // A task of its own: what it gives to nobody is dropped, and so aborted.
+            let creation = tokio::spawn(Self::create(put.clone(), with_crc64nvme));
+            match ended(creation).await {
+                Ok(upload) => return Ok(upload),
+                Err(error) if with_crc64nvme && checks.may_blame(&error) => {
+                    tracing::debug!(%error, "will try without a CRC64NVME");
+                    with_crc64nvme = false;
+                }
+                Err(error) => retries.after(error).await?,
+            }
+        }
+    }
+
+    async fn create(put: PutObject, with_crc64nvme: bool) -> Result<Self, ClientError> {
         let mut call = Call::object(Method::POST, &put.bucket, &put.key);
         call.query = Query::flag("uploads");
         call.headers = put.headers.clone();
-        call.header("x-amz-checksum-algorithm", "CRC64NVME")?;
-        call.header("x-amz-checksum-type", "FULL_OBJECT")?;
-        let (document, _) = put.client.document(&call).await?;
-        let begun: xml::InitiateMultipartUploadResult = xml::parse(&document)?;
+        if with_crc64nvme {
+            call.header(ALGORITHM, "CRC64NVME")?;
+            call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        }
+        let answer = put.client.attempt(&call).await?;
+        let is_repeated = answer.text(ALGORITHM).is_some();
+        let begun: xml::InitiateMultipartUploadResult = xml::parse(&answer.document().await?)?;
+        put.client.checks().answered(with_crc64nvme, is_repeated);
         let place = Place {
             client: put.client.clone(),
             bucket: Arc::clone(&put.bucket),
@@ -85,7 +127,7 @@ impl PutUpload {
             id: begun.upload_id.into(),
             durability: put.durability,
         };
-        Ok(Self { place, open: true })
+        Ok(Self { place, open: true, runtime: Handle::current() })
     }
 
     /// Sends all parts; on a failure waits for none of the others to arrive.
@@ -143,28 +185,38 @@ impl PutUpload {
         let travelled = travelled.reduce(|all, part| all.and(&part));
         let travelled = travelled.unwrap_or_else(|| Travelled::over_http(Fallbacks::default()));
         let count = parts.len();
+        let are_confirmed = parts.iter().all(|part| part.is_confirmed);
+        let with_crc64nvme = put.client.checks().send_crc64nvme();
         let completed = |part: Part| xml::CompletedPart {
             number: part.number,
             etag: part.etag,
-            crc64nvme: Some(part.sum.to_base64()),
+            crc64nvme: with_crc64nvme.then(|| part.sum.to_base64()),
         };
         let parts = parts.into_iter().map(completed).collect();
         let mut call = self.place.call(Method::POST);
         call.headers = put.condition.clone();
         call.header("content-type", "application/xml")?;
-        call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
-        call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        if with_crc64nvme {
+            call.header("x-amz-checksum-crc64nvme", &sum.to_base64())?;
+            call.header("x-amz-checksum-type", "FULL_OBJECT")?;
+        }
         ask(&mut call, put.durability)?;
         call.body = xml::write(&xml::CompleteMultipartUpload { parts })?.into();
         let done = self.place.completed(&call, sum, bytes).await?;
         self.open = false;
         retries += done.retries;
+        let verified = match confirmed(sum, done.crc64nvme.as_deref())? {
+            Verified::No(Unverified::NoneStored) if are_confirmed => {
+                Verified::No(Unverified::Composite)
+            }
+            verified => verified,
+        };
         Ok(PutOutcome {
             bytes,
             path: travelled.path,
             strength: travelled.strength,
             fallbacks: travelled.fallbacks,
-            verified: confirmed(sum, done.crc64nvme.as_deref())?,
+            verified,
             retries,
             etag: done.etag,
             version: done.version,
@@ -197,24 +249,18 @@ impl PutUpload {
         Ok(())
     }
 
-    /// Gives the upload up; the caller has an error of its own.
-    async fn give_up(&mut self) {
-        self.open = false;
-        self.place.abort().await;
+    /// Has an open upload aborted by a task, which whoever waits for it may leave.
+    fn give_up(&mut self) -> Option<JoinHandle<()>> {
+        let place = std::mem::take(&mut self.open).then(|| self.place.clone())?;
+        Some(self.runtime.spawn(async move { place.abort().await }))
     }
 }
 
 impl Drop for PutUpload {
     fn drop(&mut self) {
-        if !self.open {
-            return;
-        }
-        // Outside a runtime there is nobody left to send it; the service's own sweep of
-        // unfinished uploads remains.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let place = self.place.clone();
-            runtime.spawn(async move { place.abort().await });
-        }
+        // Detached. Where the runtime has ended there is nobody left to send it; the service's
+        // own sweep of unfinished uploads remains.
+        drop(self.give_up());
     }
 }
 
@@ -238,10 +284,10 @@ impl Place {
         let mut call = self.call(Method::PUT);
         call.query = call.query.with("partNumber", &number.to_string());
         let sent = send(&self.client, call, run, self.durability, meter).await?;
-        confirmed(sent.sum, sent.crc64nvme.as_deref())?;
+        let is_confirmed = sent.verified.is_whole();
         let etag = sent.etag.ok_or_else(|| Malformed::new("a part without an ETag"))?;
         let (sum, retries, travelled) = (sent.sum, sent.retries, sent.travelled);
-        Ok(Part { number, etag, sum, bytes: run.length, retries, travelled })
+        Ok(Part { number, etag, sum, bytes: run.length, retries, travelled, is_confirmed })
     }
 
     /// Completes, until answered for good. An upload that is gone after a lost answer was

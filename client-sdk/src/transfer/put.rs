@@ -131,7 +131,9 @@ pub struct PutOutcome {
     /// Requests that went over HTTP although RDMA was allowed, and why.
     pub fallbacks: Fallbacks,
     /// Whether the service confirmed the checksum of the whole. Even where it does not
-    /// repeat it, a service that knows the kind has checked it before storing.
+    /// repeat it, a service that knows the kind has checked it before storing. One that does not
+    /// know CRC64NVME is sent the MD5 of each request, and confirms it by its ETag: of a single
+    /// request that is the checksum of the whole, of parts it is [`Unverified::Composite`].
     pub verified: Verified,
     /// Requests that had to be made again.
     pub retries: u32,
@@ -285,7 +287,7 @@ impl PutObject {
             path: sent.travelled.path,
             strength: sent.travelled.strength,
             fallbacks: sent.travelled.fallbacks,
-            verified: confirmed(sent.sum, sent.crc64nvme.as_deref())?,
+            verified: sent.verified,
             retries: sent.retries,
             etag: sent.etag,
             version: sent.version,

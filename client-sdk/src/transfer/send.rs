@@ -8,9 +8,9 @@ use keyway_proto::key::Direction;
 use keyway_proto::{Checksum, Durability};
 use tokio::task::JoinHandle;
 
-use super::put::{ask, told};
+use super::put::{ask, confirmed, told};
 use super::source::{Body, Run, checksum};
-use super::{Meter, Stop};
+use super::{Meter, Stop, Unverified, Verified, checks};
 use crate::error::{ClientError, Malformed};
 use crate::http::{Answer, BodyProgress, Call, Client};
 use crate::rdma::{
@@ -18,13 +18,15 @@ use crate::rdma::{
     Ticket, Travelled, transact,
 };
 
+const CRC64NVME: &str = "x-amz-checksum-crc64nvme";
+
 /// What the answer to a body says.
 pub(super) struct Sent {
     pub(super) etag: Option<String>,
     pub(super) version: Option<String>,
-    pub(super) crc64nvme: Option<String>,
-    /// Of the bytes, as they lie here.
+    /// The CRC64NVME of the bytes, as they lie here.
     pub(super) sum: Checksum,
+    pub(super) verified: Verified,
     pub(super) retries: u32,
     pub(super) travelled: Travelled,
     pub(super) durability: Durability,
@@ -92,7 +94,7 @@ async fn send_run(
 }
 
 /// What became of a task.
-async fn ended<T>(task: JoinHandle<Result<T, ClientError>>) -> Result<T, ClientError> {
+pub(super) async fn ended<T>(task: JoinHandle<Result<T, ClientError>>) -> Result<T, ClientError> {
     match task.await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
@@ -141,7 +143,7 @@ impl Sending<'_> {
             };
             match self.attempt(memory.clone(), held).await? {
                 Lent::Done(answer, travelled, sum) => {
-                    return Ok(self.sent(&answer, travelled, sum));
+                    return self.sent(&answer, travelled, sum);
                 }
                 Lent::Over(reason) => break reason,
                 Lent::Closed if has_reopened => break Fallback::NoSession,
@@ -213,7 +215,7 @@ impl Sending<'_> {
 
     fn declared(&mut self, sum: Checksum) -> Result<(), ClientError> {
         self.sum = Some(sum);
-        self.call.header("x-amz-checksum-crc64nvme", &sum.to_base64())
+        self.call.header(CRC64NVME, &sum.to_base64())
     }
 
     /// An answer by which nothing was read out of the memory.
@@ -236,15 +238,28 @@ impl Sending<'_> {
         })
     }
 
-    /// Sends it in the request's body; bytes sent again are counted once.
+    /// Sends it in the request's body; bytes sent again are counted once. Where it may be the
+    /// checksum that is refused, they are sent with one that every service knows.
     async fn over_http(mut self, body: Body) -> Result<Sent, ClientError> {
         let sum = match self.sum {
             Some(sum) => sum,
             None => body.checksum().await?,
         };
-        self.declared(sum)?;
         self.call.body = body.into_call(self.client.staging()).await?;
+        let checks = self.client.checks();
+        let mut with_crc64nvme = checks.send_crc64nvme();
+        let (mut md5, mut refusals) = (None, 0);
         loop {
+            if with_crc64nvme {
+                self.declared(sum)?;
+            } else {
+                self.call.headers.remove(CRC64NVME);
+            }
+            if md5.is_none() && (!with_crc64nvme || checks.send_md5()) {
+                let sum = checks::md5(&self.call.body).await?;
+                self.call.header("content-md5", &sum.to_base64())?;
+                md5 = Some(sum);
+            }
             let counted = Arc::new(AtomicU64::new(0));
             if !self.meter.is_silent() {
                 let (meter, counted) = (self.meter.clone(), Arc::clone(&counted));
@@ -255,28 +270,60 @@ impl Sending<'_> {
             }
             match self.client.attempt(&self.call).await {
                 Ok(answer) => {
+                    checks.answered(with_crc64nvme, answer.text(CRC64NVME).is_some());
                     let travelled = Travelled::over_http(self.fallbacks);
-                    return Ok(self.sent(&answer, travelled, sum));
+                    let mut sent = self.sent(&answer, travelled, sum)?;
+                    sent.retries += refusals;
+                    if sent.verified == Verified::No(Unverified::NoneStored) {
+                        sent.verified = self.by_etag(sent.etag.as_deref(), md5).await?;
+                    }
+                    return Ok(sent);
                 }
                 Err(error) => {
                     self.meter.take_back(counted.load(Ordering::Relaxed));
+                    if with_crc64nvme && checks.may_blame(&error) {
+                        tracing::debug!(%error, "will try without a CRC64NVME");
+                        (with_crc64nvme, refusals) = (false, 1);
+                        continue;
+                    }
                     self.retries.after(error).await?;
                 }
             }
         }
     }
 
-    fn sent(&self, answer: &Answer, travelled: Travelled, sum: Checksum) -> Sent {
+    /// Holds the bytes' MD5 against the ETag of a service that repeats no checksum.
+    async fn by_etag(
+        &self,
+        etag: Option<&str>,
+        md5: Option<Checksum>,
+    ) -> Result<Verified, ClientError> {
+        let md5 = match md5 {
+            Some(md5) => md5,
+            None => checks::md5(&self.call.body).await?,
+        };
+        Ok(match etag {
+            Some(etag) if checks::is_etag(&md5, etag) => Verified::Whole(md5),
+            _ => Verified::No(Unverified::NoneStored),
+        })
+    }
+
+    fn sent(
+        &self,
+        answer: &Answer,
+        travelled: Travelled,
+        sum: Checksum,
+    ) -> Result<Sent, ClientError> {
         let text = |name| answer.text(name).map(ToOwned::to_owned);
-        Sent {
+        Ok(Sent {
             etag: text("etag"),
             version: text("x-amz-version-id"),
-            crc64nvme: text("x-amz-checksum-crc64nvme"),
             sum,
+            verified: confirmed(sum, answer.text(CRC64NVME))?,
             retries: self.retries.spent(),
             travelled,
             durability: told(answer),
-        }
+        })
     }
 }
 

@@ -11,9 +11,11 @@ mod two_ports;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use keyway_fabric::memory::{HostBuffer, HostSliceMut, LeaseClass, LeasePool};
 use keyway_fabric::verbs::{
-    Access, Armed, Batch, Domain, Link, LinkError, LinkShape, Port, Registration, self_test,
+    Access, Armed, Batch, Device, Domain, Link, LinkError, LinkShape, Port, Registration,
+    VerbsError, self_test,
 };
 use keyway_proto::key::Direction;
 use keyway_proto::{KeyStrength, RemoteKey, RemoteWindow};
@@ -134,6 +136,101 @@ async fn bytes_land_and_the_key_dies() {
         let slice = armed.release().unwrap();
         assert_eq!(&slice[..], &bytes);
     }
+}
+
+/// Few bytes travel in the request itself, more are fetched by the adapter: both land whole, and
+/// nothing beside them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_bytes_land_as_many_do() {
+    let Some((first, second)) = ports() else { return };
+    let pair = Pair::new(&first, &second, 1);
+    let (mut buffer, registration) = pair.buffer(4096);
+    for length in [1, 7, 64, 127, 128, 129, 256, 1024] {
+        buffer.bytes_mut().unwrap().fill(0);
+        let slice = buffer.slice_mut(..).unwrap();
+        let mut armed = pair.arm(slice, &registration, Direction::Write).await;
+        let window = armed.remote();
+        let bytes: Vec<u8> = (1..=length).map(|at| at as u8 | 1).collect();
+        pair.write(window, 3, &bytes, Some(window.key)).await.unwrap();
+        armed.invalidated().await.unwrap();
+        let slice = armed.release().unwrap();
+        assert_eq!(slice[3..3 + length], bytes[..]);
+        assert!(slice[..3].iter().chain(&slice[3 + length..]).all(|byte| *byte == 0));
+    }
+}
+
+/// Whoever stops waiting for a bind frees neither the memory nor the window before the key has
+/// ended, and harms no later lend: there is one window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bind_that_nobody_waits_for_is_undone() {
+    let Some((first, second)) = ports() else { return };
+    let mut pair = Pair::new(&first, &second, 1);
+    let (mut buffer, mut registration) = pair.buffer(4096);
+    let mut undone = 0;
+    for _ in 0..100 {
+        let slice = buffer.slice_mut(..).unwrap();
+        let armed = pair.arm(slice, &registration, Direction::Write).now_or_never();
+        let is_kept = armed.is_none() && buffer.bytes().is_err();
+        if let Some(mut armed) = armed {
+            armed.revoke().await.unwrap();
+        }
+        while buffer.bytes().is_err() {
+            tokio::task::yield_now().await;
+        }
+        if !pair.client.is_alive() {
+            // It was bound in the very moment of the drop, which ended the link.
+            pair = Pair::new(&first, &second, 1);
+            (buffer, registration) = pair.buffer(4096);
+            continue;
+        }
+        undone += u32::from(is_kept);
+        let slice = buffer.slice_mut(..).unwrap();
+        let mut armed = pair.arm(slice, &registration, Direction::Write).await;
+        let window = armed.remote();
+        pair.write(window, 0, &[7; 4096], Some(window.key)).await.unwrap();
+        armed.invalidated().await.unwrap();
+        assert_eq!(armed.release().unwrap()[..], [7; 4096]);
+    }
+    assert!(undone > 0, "the port's thread was quicker than the drop each time");
+}
+
+/// A revocation that nobody waited for is waited for by the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_is_waited_for_again() {
+    let Some((first, second)) = ports() else { return };
+    let pair = Pair::new(&first, &second, 1);
+    let (mut buffer, registration) = pair.buffer(4096);
+    for _ in 0..100 {
+        let slice = buffer.slice_mut(..).unwrap();
+        let mut armed = pair.arm(slice, &registration, Direction::Write).await;
+        let at_once = armed.revoke().now_or_never();
+        assert!(at_once.is_some() || !armed.is_dead());
+        armed.revoke().await.unwrap();
+        drop(armed.release().unwrap());
+    }
+    let slice = buffer.slice_mut(..).unwrap();
+    let mut armed = pair.arm(slice, &registration, Direction::Write).await;
+    let window = armed.remote();
+    assert!(armed.revoke().now_or_never().is_none(), "the adapter takes longer than a poll");
+    armed.revoke().await.unwrap();
+    drop(armed.release().unwrap());
+    assert_eq!(pair.write(window, 0, &[9; 4096], None).await, Err(LinkError::Access));
+    assert!(buffer.bytes().unwrap().iter().all(|byte| *byte == 0));
+}
+
+/// A port has room for as many links as was asked for, and refuses the next.
+#[test]
+fn a_port_has_room_for_what_was_asked() {
+    let Some((verbs, name, _)) = two_ports::devices() else { return };
+    let device = Device::open(&verbs, &name).unwrap();
+    let port = Port::open_for(&device, 1, 3, LinkShape::NODE).unwrap();
+    assert!(port.links_max(LinkShape::NODE) >= 3);
+    let domain = Domain::new(&device).unwrap();
+    let link = || port.link(&domain, LinkShape::NODE);
+    let mut links: Vec<_> = (0..3).map(|_| link().unwrap()).collect();
+    assert!(matches!(link(), Err(VerbsError::TooManyLinks)));
+    links.pop();
+    link().unwrap();
 }
 
 /// A PUT's way: read, then invalidate, then nothing more.

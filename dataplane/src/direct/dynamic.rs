@@ -195,10 +195,13 @@ impl Transport for DcWay {
         Ok(self.initiator.landed(posted).await?.leases)
     }
 
-    /// A transfer that is given up does not wait for a stranger's adapter: the initiator goes,
-    /// unless nothing was posted to it.
+    fn was_used(&self) -> bool {
+        self.lent.was_used.load(Ordering::Relaxed)
+    }
+
+    /// A transfer that is given up does not wait for a stranger's adapter: the initiator goes.
     async fn drain(&self, _: &[RemoteWindow]) -> Result<(), LinkError> {
-        if self.lent.was_used.load(Ordering::Relaxed) { Err(LinkError::Closed) } else { Ok(()) }
+        Err(LinkError::Closed)
     }
 
     async fn fence(&self) {

@@ -2,10 +2,12 @@
 //!
 //! The order of things is [`Worker`]'s; this drives it. Whatever happens (a damaged block, a
 //! full disk, a cancelled request, a deadline, a dead client), the end is the same: the key is
-//! given up with evidence of the adapter, and only then is there an answer.
+//! given up with evidence of the adapter, and only then is there an answer. A client whose adapter
+//! takes longer with that than [`ENDING_MAX`] loses its queue pair: the buffers are others' turn.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::MemoryKind;
@@ -17,6 +19,7 @@ use keyway_proto::{
 };
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::Instant;
 
 use super::session::Way;
 use super::transport::Transport;
@@ -25,6 +28,11 @@ use crate::engine::{Admission, Asking, Counters};
 use crate::node::{DirectError, TransferError, Transferred};
 use crate::store::BlobStore;
 use crate::store::tier::MemoryTier;
+
+/// How long the end of a transfer may take from the moment that its time has passed, or that it is
+/// given up: some rounds of lost packets and their ACK timeouts. What is under way then, at most a
+/// few MiB, would take a link of 1 MB/s as long.
+const ENDING_MAX: Duration = Duration::from_secs(5);
 
 /// What a transfer needs of its node.
 #[derive(Clone)]
@@ -54,8 +62,14 @@ pub(crate) async fn execute(
 ) -> Transferred {
     let Accepted { plan, session, deadline } = accepted;
     let strength = session.session.strength;
+    let Some(_lent) = session.session.lend(plan.target.windows()) else {
+        // Not quiet: the client would end a key that the other transfer is at work under.
+        let moved = Err(DirectError::InvalidPlan("a key is another transfer's"));
+        return Transferred { moved, key: Relinquished::Unknown };
+    };
     match &session.session.way {
         Way::Verbs(way) => {
+            let way = &way.unused();
             let over = Over { way, path: TransferPath::VerbsHost, strength };
             over.execute(&needs, &plan, deadline, abandoned).await
         }
@@ -92,20 +106,27 @@ impl<T: Transport> Over<'_, T> {
         &self,
         needs: &Needs,
         plan: &DirectPlan,
-        deadline: tokio::time::Instant,
+        deadline: Instant,
         mut abandoned: oneshot::Receiver<()>,
     ) -> Transferred {
         let direction = direction_of(&plan.work);
-        let mut worker = Worker::new(self.strength.revoker(), direction);
-        worker.on(WorkerEvent::Start);
         let moved: Result<Moved<T::Batch>, DirectError> = tokio::select! {
             biased;
             moved = self.begin(needs, plan) => moved,
             _ = &mut abandoned => Err(DirectError::Cancelled),
             () = tokio::time::sleep_until(deadline) => Err(DirectError::TimedOut),
         };
-        let ending = Ending { worker, way: self.way, target: &plan.target };
-        let (key, outcome) = ending.run(moved, needs, abandoned).await;
+        let mut worker = Worker::new(self.strength.revoker(), direction);
+        if moved.is_ok() || self.way.was_used() {
+            worker.on(WorkerEvent::Start);
+        }
+        let patience = match &moved {
+            Ok(_) => Patience { until: deadline + ENDING_MAX, abandoned: Some(abandoned) },
+            Err(_) => Patience { until: Instant::now() + ENDING_MAX, abandoned: None },
+        };
+        let target = &plan.target;
+        let ending = Ending { worker, way: self.way, target, patience, was_late: false };
+        let (key, outcome) = ending.run(moved, needs).await;
         needs.direct.count(key);
         let bytes = plan.length();
         let moved = outcome.map(|(digests, durability)| {
@@ -174,6 +195,36 @@ struct Ending<'a, T> {
     worker: Worker,
     way: &'a T,
     target: &'a DirectTarget,
+    patience: Patience,
+    /// The end took longer than that.
+    was_late: bool,
+}
+
+/// How long the end is waited for.
+struct Patience {
+    until: Instant,
+    /// Resolves when nobody waits for the transfer any more.
+    abandoned: Option<oneshot::Receiver<()>>,
+}
+
+impl Patience {
+    /// Resolves when it is at its end. May be dropped, and asked for again.
+    async fn ended(&mut self) {
+        if let Some(abandoned) = &mut self.abandoned {
+            tokio::select! {
+                _ = abandoned => {}
+                () = tokio::time::sleep_until(self.until) => return,
+            }
+            self.abandoned = None;
+            self.until = self.until.min(Instant::now() + ENDING_MAX);
+        }
+        tokio::time::sleep_until(self.until).await;
+    }
+
+    fn is_abandoned(&mut self) -> bool {
+        let is_gone = |it: &mut oneshot::Receiver<()>| it.try_recv() == Err(TryRecvError::Closed);
+        self.abandoned.as_mut().is_none_or(is_gone)
+    }
 }
 
 impl<T: Transport> Ending<'_, T> {
@@ -181,26 +232,24 @@ impl<T: Transport> Ending<'_, T> {
         mut self,
         moved: Result<Moved<T::Batch>, DirectError>,
         needs: &Needs,
-        mut abandoned: oneshot::Receiver<()>,
     ) -> (Relinquished, Result<(Digests, Durability), DirectError>) {
         match moved {
             Ok(Moved::Written(tail)) => {
                 let get::Tail { batch, digests, holds } = tail;
                 let (moved, key) = self.relinquish(WorkerEvent::Moved, batch).await;
                 drop(holds);
-                (key, if moved { Ok((digests, Durability::default())) } else { Err(lost()) })
+                (key, if moved { Ok((digests, Durability::default())) } else { Err(self.lost()) })
             }
             // The disk works while the key ends.
             Ok(Moved::Landed(staging)) => {
+                let sealed = tokio::time::timeout_at(self.patience.until, staging.seal());
                 let ended = self.relinquish(WorkerEvent::Moved, T::Batch::default());
-                let ((moved, key), staged) = tokio::join!(ended, staging.seal());
-                let outcome = match staged {
+                let ((moved, key), staged) = tokio::join!(ended, sealed);
+                let outcome = match staged.unwrap_or(Err(DirectError::TimedOut)) {
                     // What nobody asks for any more is given back at once.
-                    Ok(_) if abandoned.try_recv() == Err(TryRecvError::Closed) => {
-                        Err(DirectError::Cancelled)
-                    }
+                    Ok(_) if self.patience.is_abandoned() => Err(DirectError::Cancelled),
                     Ok(staged) if moved => staged.publish(&*needs.store),
-                    Ok(_) => Err(lost()),
+                    Ok(_) => Err(self.lost()),
                     Err(error) => Err(error),
                 };
                 (key, outcome)
@@ -221,26 +270,27 @@ impl<T: Transport> Ending<'_, T> {
 
     /// Follows the machine to its end. `tail` goes before the invalidation, with one doorbell.
     async fn relinquish(&mut self, event: WorkerEvent, tail: T::Batch) -> (bool, Relinquished) {
+        let (way, windows) = (self.way, self.target.windows());
         let mut tail = Some(tail);
         let mut action = self.worker.on(event);
         loop {
             let next = match action {
                 Some(WorkerAction::Invalidate) => {
                     let mut batch = tail.take().unwrap_or_default();
-                    for window in self.target.windows() {
-                        self.way.end(&mut batch, window.key);
+                    for window in windows {
+                        way.end(&mut batch, window.key);
                     }
-                    match self.way.post(batch).await {
-                        Ok(()) => WorkerEvent::InvalidateCompleted,
-                        Err(_) => WorkerEvent::QpFailed,
+                    match self.in_time(way.post(batch)).await {
+                        Some(Ok(())) => WorkerEvent::InvalidateCompleted,
+                        _ => WorkerEvent::QpFailed,
                     }
                 }
-                Some(WorkerAction::Drain) => match self.way.drain(self.target.windows()).await {
-                    Ok(()) => WorkerEvent::Drained,
-                    Err(_) => WorkerEvent::QpFailed,
+                Some(WorkerAction::Drain) => match self.in_time(way.drain(windows)).await {
+                    Some(Ok(())) => WorkerEvent::Drained,
+                    _ => WorkerEvent::QpFailed,
                 },
                 Some(WorkerAction::DestroyQp) => {
-                    self.way.fence().await;
+                    way.fence().await;
                     WorkerEvent::QpDestroyed
                 }
                 Some(WorkerAction::Finish { moved, key }) => return (moved, key),
@@ -251,10 +301,26 @@ impl<T: Transport> Ending<'_, T> {
             action = self.worker.on(next);
         }
     }
-}
 
-fn lost() -> DirectError {
-    DirectError::Link("the queue pair failed while the key ended".into())
+    /// Waits for it as long as it may take. Buffers stay with what is under way.
+    async fn in_time<R>(&mut self, ending: impl Future<Output = R>) -> Option<R> {
+        tokio::select! {
+            biased;
+            ended = ending => Some(ended),
+            () = self.patience.ended() => {
+                self.was_late = true;
+                None
+            }
+        }
+    }
+
+    /// Why the key did not end as it should.
+    fn lost(&self) -> DirectError {
+        match self.was_late {
+            true => DirectError::TimedOut,
+            false => DirectError::Link("the queue pair failed while the key ended".into()),
+        }
+    }
 }
 
 impl From<LinkError> for DirectError {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use keyway_fabric::gpu::{Gpu, GpuUuid};
 use keyway_fabric::memory::{Arena, Lease};
 use keyway_fabric::verbs::{
-    Access, Batch, Device, Domain, Marks, NoDynamic, Opened, PathRecord, Port, PortInfo,
-    Registration, ResolveError, SelfTest, VerbsError, device_memory_test, dynamic_test, open_ports,
-    self_test,
+    Access, Batch, Device, Domain, LinkShape, Marks, NoDynamic, Opened, PathRecord, Port, PortInfo,
+    Registration, ResolveError, SelfTest, VerbsError, device_memory_test, dynamic_test,
+    open_ports_for, self_test,
 };
 use keyway_proto::{KeyStrength, NodeId, Rail, RemoteWindow, TenantId};
 use keyway_sys::NativeError;
@@ -20,6 +20,10 @@ use super::RdmaConfig;
 use super::dynamic::Dynamic;
 use crate::engine::NodeMemory;
 use crate::store::AccessMode;
+
+/// Links of a port beside its sessions': initiators that are kept for later transfers, the
+/// self-test's, and those that are being destroyed.
+const LINKS_BESIDE: u32 = 96;
 
 /// Why a node that must have RDMA has none.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +135,8 @@ pub struct PortReport {
     pub info: PortInfo,
     /// Whether the adapter says that it has type-2B memory windows.
     pub has_windows: bool,
+    /// Sessions that the adapter has room for at a time.
+    pub sessions_max: u32,
     /// The path from the port to itself, as RDMA-CM resolves it, or why it does not.
     pub path: Result<PathRecord, Arc<ResolveError>>,
     /// What it can really do with host memory.
@@ -142,13 +148,13 @@ pub struct PortReport {
 }
 
 /// Opens and tries every active port. Takes up to seconds. Where there is one, GPUs are opened
-/// and tried with it.
+/// and tried with it. Gives beside them the adapters and ports that cannot be opened, and why.
 ///
 /// # Errors
 /// When libibverbs is missing or fails.
-pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
+pub async fn examine() -> Result<(Vec<PortReport>, Vec<(String, VerbsError)>), NativeError> {
     let mut reports = Vec::new();
-    let ports = ports(&[])?;
+    let Opened { ports, left_out, .. } = open_ports(&RdmaConfig::default())?;
     let reachable = if ports.is_empty() { Vec::new() } else { reachable_gpus().await };
     for port in ports {
         let mut gpus = Vec::new();
@@ -160,6 +166,7 @@ pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
             name: format!("{}/{}", info.device, info.number),
             firmware: device.firmware(),
             has_windows: device.has_windows(),
+            sessions_max: port.links_max(LinkShape::NODE),
             found: self_test(&port).await,
             path: port.resolve(info.gid).map_err(Arc::new),
             dynamic: dynamic_test(&port).await.map(drop),
@@ -167,7 +174,7 @@ pub async fn examine() -> Result<Vec<PortReport>, NativeError> {
             info,
         });
     }
-    Ok(reports)
+    Ok((reports, left_out))
 }
 
 /// The GPUs whose memory adapters may reach.
@@ -187,15 +194,18 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
         return Ok(Vec::new());
     }
     let required = config.mode == AccessMode::Require;
-    let ports = match ports(&config.devices) {
-        Ok(ports) => ports,
+    let Opened { ports, left_out, .. } = match open_ports(config) {
+        Ok(opened) => opened,
         Err(error) if required => return Err(error.into()),
         Err(error) => {
             tracing::info!(%error, "no RDMA");
             return Ok(Vec::new());
         }
     };
-    let RdmaConfig { traffic_class, service_level, .. } = *config;
+    for (port, error) in left_out {
+        tracing::info!(%error, port, "RDMA port left out");
+    }
+    let RdmaConfig { traffic_class, service_level, sessions_max, .. } = *config;
     let marks = Marks { traffic_class, service_level };
     let mut rails = Vec::new();
     for port in ports {
@@ -203,6 +213,13 @@ pub(super) async fn open(config: &RdmaConfig) -> Result<Vec<NodeRail>, RdmaUnava
         let info = port.info();
         tracing::info!(device = %info.device, port = info.number, gid = %info.gid, %found, "RDMA port");
         if let Some(strength) = found.strength {
+            let takes = port.links_max(LinkShape::NODE);
+            if (takes as usize) < sessions_max {
+                tracing::warn!(
+                    device = %info.device, port = info.number, sessions = takes,
+                    "the adapter has room for fewer sessions than node.rdma.max_sessions"
+                );
+            }
             let number = rails.len() as u32;
             let dynamic = dynamic(&port, config).await;
             let domains = Mutex::default();
@@ -232,11 +249,8 @@ async fn dynamic(port: &Port, config: &RdmaConfig) -> Option<Dynamic> {
     }
 }
 
-/// The wanted ports that open; what does not is said in the log.
-fn ports(wanted: &[String]) -> Result<Vec<Port>, NativeError> {
-    let Opened { ports, left_out, .. } = open_ports(wanted)?;
-    for (port, error) in left_out {
-        tracing::info!(%error, port, "RDMA port left out");
-    }
-    Ok(ports)
+/// The wanted ports. Each has room for all sessions: clients choose among the rails.
+fn open_ports(config: &RdmaConfig) -> Result<Opened, NativeError> {
+    let sessions = u32::try_from(config.sessions_max).unwrap_or(u32::MAX);
+    open_ports_for(&config.devices, sessions.saturating_add(LINKS_BESIDE), LinkShape::NODE)
 }

@@ -1,6 +1,6 @@
 //! Sessions: who may use which link, and until when.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,8 +9,10 @@ use futures::future::join_all;
 use keyway_fabric::LinkError;
 use keyway_fabric::ipc::NodeLink;
 use keyway_fabric::verbs::{LinkShape, VerbsError};
+use keyway_proto::key::Revoker;
 use keyway_proto::{
-    KeyStrength, NodeId, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    KeyStrength, NodeId, RemoteKey, RemoteWindow, SessionId, SessionOffer, SessionOwner,
+    SessionRequest, SessionSelector,
 };
 use parking_lot::Mutex;
 
@@ -42,6 +44,8 @@ pub(crate) struct Session {
     /// Milliseconds after `begun` at which it was last used.
     used_ms: AtomicU64,
     transfers: AtomicU32,
+    /// Keys of transfers under way that the node is to end.
+    keys: Mutex<HashSet<RemoteKey>>,
 }
 
 /// What a session's bytes travel over.
@@ -121,7 +125,7 @@ impl Sessions {
             Ok((pending.connect(&client)?, domain, server))
         });
         let (link, domain, server) = made.await.map_err(|_| stopped())?.map_err(refused)?;
-        let way = Way::Verbs(VerbsWay { link, domain });
+        let way = Way::Verbs(VerbsWay::new(link, domain));
         let session = self.begin(self.next_id(), owner, way, strength, windows, config)?;
         let (node, idle_timeout_ms) = (self.node, config.idle_timeout_ms);
         Ok(SessionOffer { session, node, server, strength, windows, idle_timeout_ms })
@@ -240,7 +244,25 @@ impl Session {
             begun: Instant::now(),
             used_ms: AtomicU64::new(0),
             transfers: AtomicU32::new(0),
+            keys: Mutex::default(),
         })
+    }
+
+    /// Takes the windows' keys for one transfer; `None` where another one, of the same request that
+    /// ran twice, is under way under any of them. The first to end would end the other's key, and
+    /// the second invalidate a dead one.
+    pub(super) fn lend(&self, windows: &[RemoteWindow]) -> Option<Lent<'_>> {
+        let mut lent = Lent { session: self, keys: Vec::new() };
+        if self.strength.revoker() != Revoker::Node {
+            return Some(lent);
+        }
+        for window in windows {
+            if !self.keys.lock().insert(window.key) {
+                return None;
+            }
+            lent.keys.push(window.key);
+        }
+        Some(lent)
     }
 
     fn touch(&self) {
@@ -251,6 +273,21 @@ impl Session {
     fn unused_for(&self) -> Duration {
         let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
         self.begun.elapsed().saturating_sub(used)
+    }
+}
+
+/// The keys of one transfer, which no other may name while this lives.
+pub(super) struct Lent<'a> {
+    session: &'a Session,
+    keys: Vec<RemoteKey>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut keys = self.session.keys.lock();
+        for key in &self.keys {
+            keys.remove(key);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! each: connected and mapped ones here, [`dynamic`](super::dynamic) ones there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use keyway_fabric::LinkError;
@@ -57,6 +58,10 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
         posted: Self::Posted,
     ) -> impl Future<Output = Result<Vec<Lease>, LinkError>> + Send;
 
+    /// Whether anything was begun under the transfer's keys. Else they are left as they are: they
+    /// may be dead, where a request ran twice, and to invalidate a dead key ends its session.
+    fn was_used(&self) -> bool;
+
     /// Waits until nothing is under way under these keys.
     fn drain(&self, windows: &[RemoteWindow])
     -> impl Future<Output = Result<(), LinkError>> + Send;
@@ -77,7 +82,19 @@ pub(super) trait Transport: Clone + Send + Sync + 'static {
 #[derive(Clone)]
 pub(super) struct VerbsWay {
     pub(super) link: Link,
-    pub(super) domain: Arc<TenantDomain>,
+    domain: Arc<TenantDomain>,
+    was_used: Arc<AtomicBool>,
+}
+
+impl VerbsWay {
+    pub(super) fn new(link: Link, domain: Arc<TenantDomain>) -> Self {
+        Self { link, domain, was_used: Arc::default() }
+    }
+
+    /// The same for one transfer, which has used it for nothing yet.
+    pub(super) fn unused(&self) -> Self {
+        Self::new(self.link.clone(), Arc::clone(&self.domain))
+    }
 }
 
 impl Transport for VerbsWay {
@@ -117,11 +134,18 @@ impl Transport for VerbsWay {
     }
 
     async fn begin(&self, batch: verbs::Batch) -> Result<verbs::Posted, LinkError> {
-        self.link.begin(batch).await
+        let posted = self.link.begin(batch).await?;
+        // Not before: one that is dropped while it waits for room has posted nothing.
+        self.was_used.store(true, Ordering::Relaxed);
+        Ok(posted)
     }
 
     async fn landed(&self, posted: verbs::Posted) -> Result<Vec<Lease>, LinkError> {
         Ok(self.link.landed(posted).await?.leases)
+    }
+
+    fn was_used(&self) -> bool {
+        self.was_used.load(Ordering::Relaxed)
     }
 
     /// A queue pair completes in order: what follows all tells of all.
@@ -181,6 +205,11 @@ impl Transport for NodeLink {
     async fn landed(&self, posted: ipc::Posted) -> Result<Vec<Lease>, LinkError> {
         let landed = NodeLink::landed(self, posted).await?;
         Ok(landed.destinations.into_iter().filter_map(Destination::into_lease).collect())
+    }
+
+    /// The keys were found alive when they were claimed, and nobody else ends them.
+    fn was_used(&self) -> bool {
+        true
     }
 
     async fn drain(&self, windows: &[RemoteWindow]) -> Result<(), LinkError> {

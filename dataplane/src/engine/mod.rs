@@ -15,9 +15,9 @@ use bytes::Bytes;
 use keyway_fabric::memory::{Arena, LeasePool, PoolStats};
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
-    Weight,
+    CatalogId, ChunkId, DirectWork, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId,
+    PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing,
+    TenantId, Weight,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -36,6 +36,7 @@ mod digest;
 mod gather;
 mod get;
 mod open;
+mod owner;
 mod put;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ pub(crate) use admission::{Admission, Asking, Turn};
 pub(crate) use gather::{Gathering, Run, Step};
 pub(crate) use get::start as start_get;
 pub use open::{NodeConfig, OpenError};
+use owner::Owner;
 pub(crate) use put::{begin_chunk, publish, stored};
 
 /// How many transfers a node takes on.
@@ -84,6 +86,7 @@ pub struct LocalNode {
     admission: Admission,
     counters: Arc<Counters>,
     direct: Arc<Direct>,
+    owner: Owner,
 }
 
 impl LocalNode {
@@ -95,7 +98,7 @@ impl LocalNode {
         config: &EngineConfig,
     ) -> Arc<Self> {
         let memory = NodeMemory { leases: pool, tier: None };
-        Self::with(id, (store, None), memory, config, Direct::without_rails(id))
+        Self::with(id, (store, None), memory, config, Direct::without_rails(id), Owner::default())
     }
 
     /// As [`over`](Self::over), for a store with a memory tier.
@@ -107,7 +110,7 @@ impl LocalNode {
     ) -> Arc<Self> {
         let memory = NodeMemory { leases: pool, tier: Some(tier.arena().clone()) };
         let stores = (Arc::clone(&tier) as _, Some(tier));
-        Self::with(id, stores, memory, config, Direct::without_rails(id))
+        Self::with(id, stores, memory, config, Direct::without_rails(id), Owner::default())
     }
 
     fn with(
@@ -116,10 +119,11 @@ impl LocalNode {
         memory: NodeMemory,
         config: &EngineConfig,
         direct: Direct,
+        owner: Owner,
     ) -> Arc<Self> {
         let (admission, direct) = (Admission::new(config), Arc::new(direct));
         let counters = Arc::default();
-        Arc::new(Self { id, store, tier, memory, admission, counters, direct })
+        Arc::new(Self { id, store, tier, memory, admission, counters, direct, owner })
     }
 
     /// The memory that the node's bytes lie in, for registration with devices.
@@ -156,6 +160,10 @@ impl LocalNode {
 impl StorageNode for LocalNode {
     fn id(&self) -> NodeId {
         self.id
+    }
+
+    fn claim(&self, catalog: Option<CatalogId>) -> Result<(), TransferError> {
+        self.owner.claim(catalog)
     }
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {

@@ -7,6 +7,7 @@ use keyway_fabric::memory::{LeasePool, MemoryError};
 use keyway_proto::NodeId;
 use serde::{Deserialize, Serialize};
 
+use super::owner::Owner;
 use super::{EngineConfig, LocalNode, NodeMemory};
 use crate::direct::{Direct, DirectUnavailable, IpcConfig, RdmaConfig};
 use crate::store::file::{FileStore, OpenStoreError};
@@ -58,6 +59,9 @@ pub enum OpenError {
     /// The store did not open.
     #[error("cannot open the store")]
     Store(#[from] OpenStoreError),
+    /// Whose chunks the store keeps cannot be read.
+    #[error("cannot read whose chunks the store keeps")]
+    Owner(#[source] std::io::Error),
     /// RDMA, or a door for local clients, is required, and cannot be had.
     #[error("cannot serve direct transfers")]
     Direct(#[from] DirectUnavailable),
@@ -77,11 +81,13 @@ impl LocalNode {
         let memory = NodeMemory::map(store.pool_bytes, &tier)?;
         let direct = Direct::open(id, rdma, &ipc, &memory).await?;
         let store_pool = memory.leases.clone();
+        let dir = store.dir.clone();
         // Rebuilding the index reads the disk.
         let opening = tokio::task::spawn_blocking(move || FileStore::open(id, &store, store_pool));
         let store = opening.await.map_err(|_| OpenError::Stopped)??;
+        let owner = Owner::of(dir).map_err(OpenError::Owner)?;
         let stores = tiered(Arc::new(store), &memory, tier);
-        Ok(Self::with(id, stores, memory, &engine, direct))
+        Ok(Self::with(id, stores, memory, &engine, direct, owner))
     }
 
     /// A node whose chunks live in this process's memory, with its adapters.
@@ -102,7 +108,7 @@ impl LocalNode {
         let direct = Direct::open(id, rdma, ipc, &memory).await?;
         let store = Arc::new(MemoryStore::new(capacity_bytes));
         let stores = tiered(store, &memory, tier);
-        Ok(Self::with(id, stores, memory, engine, direct))
+        Ok(Self::with(id, stores, memory, engine, direct, Owner::default()))
     }
 
     /// A node whose chunks live in this process's memory, for tests and benchmarks.

@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use keyway_proto::{
-    ChunkId, ChunkSpec, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
-    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
+    CatalogId, ChunkId, ChunkSpec, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId,
+    PutPlan, Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing,
+    TenantId,
 };
 use tokio::sync::oneshot;
 
@@ -31,6 +32,14 @@ pub type Body = Pin<Box<dyn Stream<Item = Result<Bytes, TransferError>> + Send>>
 pub trait StorageNode: Send + Sync + 'static {
     /// The node's id.
     fn id(&self) -> NodeId;
+
+    /// Says whose chunks the node keeps. The first catalog to come has the node for good: what it
+    /// does not know is deleted, so that another one's chunks would be. A call that names none is
+    /// let in as long as nobody came. Writes a file the first time, and costs nothing later.
+    ///
+    /// # Errors
+    /// [`TransferError::OtherCatalog`]; [`TransferError::Store`] when it cannot be kept.
+    fn claim(&self, catalog: Option<CatalogId>) -> Result<(), TransferError>;
 
     /// Starts delivering the plan's pieces. All chunks are pinned before this returns: what
     /// was found can be read to its end, even when it is released meanwhile.
@@ -217,6 +226,9 @@ pub enum TransferError {
         /// Whether the store refuses further writes.
         sticky: bool,
     },
+    /// The node keeps the chunks of another catalog.
+    #[error("the node keeps another catalog's chunks")]
+    OtherCatalog,
     /// A remote node cannot be reached or does not speak the protocol.
     #[error("the node cannot be reached: {0}")]
     Unreachable(std::sync::Arc<str>),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keyway_rpc::convert::{chunk_bytes, chunk_id};
 use keyway_rpc::schema::TransferFailure;
 use keyway_rpc::schema::transfer_failure::{
-    BodyTooLong, BodyTooShort, Busy, Damaged, Failure, Full, Store,
+    BodyTooLong, BodyTooShort, Busy, Damaged, Failure, Full, OtherCatalog, Store,
 };
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -66,6 +66,9 @@ fn told(error: &TransferError) -> (Code, Failure) {
             let store = Store { reason: reason.to_string(), sticky: *sticky };
             (Code::Internal, Failure::Store(store))
         }
+        TransferError::OtherCatalog => {
+            (Code::FailedPrecondition, Failure::OtherCatalog(OtherCatalog {}))
+        }
         TransferError::Unreachable(why) => {
             (Code::Unavailable, Failure::Unreachable(why.to_string()))
         }
@@ -108,6 +111,7 @@ pub(super) fn transfer_error(message: TransferFailure) -> Option<TransferError> 
         Failure::Store(Store { reason, sticky }) => {
             TransferError::Store { reason: reason.into(), sticky }
         }
+        Failure::OtherCatalog(OtherCatalog {}) => TransferError::OtherCatalog,
         Failure::Unreachable(why) => TransferError::Unreachable(why.into()),
     })
 }
@@ -149,6 +153,7 @@ mod tests {
             TransferError::Body(BodyError(Arc::new(RemoteCause("cut".into())))),
             TransferError::Full,
             TransferError::Busy,
+            TransferError::OtherCatalog,
             TransferError::Store { reason: "fsync".into(), sticky: true },
             TransferError::Store { reason: "read".into(), sticky: false },
             TransferError::Unreachable("gone".into()),

@@ -20,7 +20,7 @@ use keyway_rpc::schema::{
     SealingKeyReply, SealingKeyRequest, SettleReply, SettleRequest, StatusRequest, TransferReply,
     TransferRequest,
 };
-use keyway_rpc::{CHUNKS_PAGE_MAX, FRAME_BYTES_MAX, SETTLE_WAIT_MS_MAX};
+use keyway_rpc::{CATALOG_HEADER, CHUNKS_PAGE_MAX, FRAME_BYTES_MAX, SETTLE_WAIT_MS_MAX};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
@@ -47,6 +47,19 @@ impl<N: StorageNode + ?Sized> NodeService<N> {
             Err(status(&TransferError::InvalidPlan(ANOTHER_NODE)))
         }
     }
+
+    /// The message of a call, where it comes from the gateway of this node's catalog.
+    fn admitted<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let catalog = match request.metadata().get(CATALOG_HEADER) {
+            None => None,
+            Some(text) => {
+                let id = text.to_str().ok().and_then(|text| text.parse().ok());
+                Some(id.ok_or_else(|| malformed(Malformed("the catalog's id")))?)
+            }
+        };
+        self.node.claim(catalog).map_err(|error| status(&error))?;
+        Ok(request.into_inner())
+    }
 }
 
 type Frames = Pin<Box<dyn Stream<Item = Result<GetFrame, Status>> + Send>>;
@@ -56,7 +69,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
     type GetStream = Frames;
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<Frames>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let plan = convert::get_plan(&request).map_err(malformed)?;
         let delivery = self.node.get(plan).await.map_err(|error| status(&error))?;
@@ -67,7 +80,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<Streaming<PutFrame>>,
     ) -> Result<Response<keyway_rpc::schema::Receipt>, Status> {
-        let mut frames = request.into_inner();
+        let mut frames = self.admitted(request)?;
         let Some(PutPart::Plan(plan)) = frames.message().await?.and_then(|frame| frame.frame)
         else {
             return Err(malformed(Malformed("the first frame is no plan")));
@@ -83,7 +96,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
         self.node.release(&chunks).await.map_err(|error| status(&error))?;
@@ -94,7 +107,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<SettleRequest>,
     ) -> Result<Response<SettleReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
         let wait = Duration::from_millis(request.wait_ms.min(SETTLE_WAIT_MS_MAX).into());
@@ -106,7 +119,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<PrefetchRequest>,
     ) -> Result<Response<PrefetchReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let chunks = convert::chunk_ids(&request.chunks).map_err(malformed)?;
         let prefetched = self.node.prefetch(TenantId(request.tenant), &chunks).await;
@@ -118,7 +131,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<ChunksRequest>,
     ) -> Result<Response<ChunksReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let after = if request.after.is_empty() {
             None
@@ -135,7 +148,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<StatusRequest>,
     ) -> Result<Response<NodeStatus>, Status> {
-        self.meant(request.into_inner().node)?;
+        self.meant(self.admitted(request)?.node)?;
         let found = self.node.status().await.map_err(|error| status(&error))?;
         Ok(Response::new(NodeStatus {
             node: found.node.0,
@@ -149,7 +162,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
     }
 
     async fn rails(&self, request: Request<RailsRequest>) -> Result<Response<RailsReply>, Status> {
-        self.meant(request.into_inner().node)?;
+        self.meant(self.admitted(request)?.node)?;
         let rails = self.node.rails().await.map_err(|error| status(&error))?;
         // A rail whose strength this version has no word for is none to its callers.
         let rails = rails.iter().filter_map(convert::rail_message).collect();
@@ -160,7 +173,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let reply = match convert::session_request(&request) {
             Ok((owner, request)) => {
@@ -172,7 +185,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
     }
 
     async fn door(&self, request: Request<DoorRequest>) -> Result<Response<DoorReply>, Status> {
-        self.meant(request.into_inner().node)?;
+        self.meant(self.admitted(request)?.node)?;
         let door = self.node.door().await.map_err(|error| status(&error))?;
         let door = door.as_ref().map(convert::door_message);
         Ok(Response::new(DoorReply { door }))
@@ -182,7 +195,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<OpenLocalSessionRequest>,
     ) -> Result<Response<OpenLocalSessionReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let (owner, request) = convert::local_session_request(&request).map_err(malformed)?;
         let opened = self.node.open_local_session(owner, request).await;
@@ -193,7 +206,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<CloseSessionsRequest>,
     ) -> Result<Response<CloseSessionsReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let selector = convert::session_selector(&request).map_err(malformed)?;
         let closed = self.node.close_sessions(selector).await.map_err(|error| status(&error))?;
@@ -204,7 +217,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<CloseSessionsRequest>,
     ) -> Result<Response<CountSessionsReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         self.meant(request.node)?;
         let selector = convert::session_selector(&request).map_err(malformed)?;
         let open = self.node.count_sessions(selector).await.map_err(|error| status(&error))?;
@@ -216,7 +229,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<TransferRequest>,
     ) -> Result<Response<TransferReply>, Status> {
-        let request = request.into_inner();
+        let request = self.admitted(request)?;
         if NodeId(request.node) != self.node.id() {
             return Ok(Response::new(direct::another_node()));
         }
@@ -228,7 +241,7 @@ impl<N: StorageNode + ?Sized> Node for NodeService<N> {
         &self,
         request: Request<SealingKeyRequest>,
     ) -> Result<Response<SealingKeyReply>, Status> {
-        self.meant(request.into_inner().node)?;
+        self.meant(self.admitted(request)?.node)?;
         let key = self.node.sealing_key().await.map_err(|error| status(&error))?;
         Ok(Response::new(direct::sealing_key_reply(&key)))
     }

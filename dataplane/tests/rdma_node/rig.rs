@@ -1,11 +1,14 @@
 //! A node and its clients on real verbs, and the gateway's part.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use keyway_auth::grant::{Grant, Sealer};
 use keyway_dataplane::store::StoreConfig;
-use keyway_dataplane::{AccessMode, LocalNode, NodeConfig, RdmaConfig, StorageNode, Transferred};
+use keyway_dataplane::{
+    AccessMode, DirectStats, LocalNode, NodeConfig, RdmaConfig, StorageNode, Transferred,
+};
 use keyway_fabric::memory::{HostBuffer, HostSlice, HostSliceMut};
 use keyway_fabric::verbs::{Access, Armed, Domain, Link, LinkShape, Port};
 use keyway_proto::key::{Direction, Relinquished};
@@ -127,6 +130,21 @@ impl Rig {
         }
     }
 
+    /// What became of the key of the one transfer that has begun since.
+    pub(crate) async fn fate_after(&self, before: DirectStats) -> Relinquished {
+        loop {
+            let now = self.node.stats().direct;
+            if now.invalidated > before.invalidated {
+                return Relinquished::Invalidated;
+            }
+            if now.quiet > before.quiet {
+                return Relinquished::Quiet;
+            }
+            assert_eq!(now.fenced, before.fenced);
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(crate) async fn is_clean(&self) {
         let stats = self.node.stats();
         assert_eq!((stats.transfers, stats.waiting), (0, 0));
@@ -172,6 +190,33 @@ impl Client {
         let (weight, verification) = (Weight::default(), Verification::default());
         let plan = GetPlan { transfer, tenant, weight, pieces, verification, key: None };
         self.plan(windows, DirectWork::Get(plan, crc()))
+    }
+}
+
+/// Ends the key as the node left it.
+pub(crate) async fn settle<M: Send + 'static>(armed: &mut Armed<M>, key: Relinquished) {
+    match key {
+        Relinquished::Invalidated => armed.invalidated().await.unwrap(),
+        Relinquished::Quiet => armed.revoke().await.unwrap(),
+        other => panic!("the link lives, and the key is {other:?}"),
+    }
+}
+
+/// Links that lose packets while this lives.
+pub(crate) struct Loss;
+
+impl Loss {
+    pub(crate) fn begin(percent: u32) -> Self {
+        let status = Command::new("loss").args(["on", &percent.to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "loss on");
+        Self
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        let status = Command::new("loss").arg("off").status();
+        assert!(status.is_ok_and(|status| status.success()), "the links stay lossy");
     }
 }
 

@@ -52,6 +52,11 @@ pub(crate) fn bucket_counter() -> Bytes {
     Bytes::from_static(&[COUNTER, b'b'])
 }
 
+/// The catalog's own id.
+pub(crate) fn catalog_id() -> Bytes {
+    Bytes::from_static(&[COUNTER, b'i'])
+}
+
 /// Present once usage is counted.
 pub(crate) fn usage_counted() -> Bytes {
     Bytes::from_static(&[COUNTER, b'q'])

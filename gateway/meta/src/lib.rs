@@ -10,6 +10,7 @@
 
 pub mod accounts;
 pub mod catalog;
+mod identity;
 mod key;
 pub mod record;
 mod row;
@@ -17,6 +18,7 @@ pub mod store;
 
 pub use accounts::{Account, Accounts};
 pub use catalog::{Catalog, CatalogError, Holder, Quota, Usage};
+pub use identity::catalog_id;
 pub use record::*;
 pub use store::{
     Batch, EmbeddedStore, GroupCommit, MemoryStore, MetaConfig, MetaError, MetaStats, MetaStore,

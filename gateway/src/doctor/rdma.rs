@@ -12,13 +12,14 @@ const WEAKER: &str =
 const NO_DYNAMIC: &str = "clients that send tokens of 81 characters get their bytes over HTTP";
 const NO_DC_KEY: &str = "set node.rdma.dc_key to what such clients' targets are made with; until then \
      tokens of 81 characters are declined";
+const LEFT_OUT: &str = "sessions use a port once it is up and has an address";
 const NONE: &str = "the port failed its self-test: objects travel over HTTP";
 
 /// What there is of RDMA.
 pub(super) struct Found {
     /// The ports, tried.
     pub(super) ports: Vec<PortReport>,
-    /// One for each of them.
+    /// What is to be said of them, and of those that cannot be opened.
     pub(super) findings: Vec<Finding>,
     /// The path that a client of this host would get.
     pub(super) path: PathChoice,
@@ -31,31 +32,35 @@ impl Found {
 }
 
 pub(super) async fn findings(dc_key: bool) -> Found {
-    let ports = match examine().await {
-        Ok(ports) => ports,
+    let (ports, left_out) = match examine().await {
+        Ok(found) => found,
         Err(error) => {
             let why = chain(&error);
             let path = PathChoice { name: "http", because: format!("no RDMA: {why}") };
             return Found::none(Finding::fair("RDMA devices", why, DEVICES), path);
         }
     };
-    if ports.is_empty() {
-        let path = PathChoice { name: "http", because: "there is no active RDMA port".to_owned() };
-        return Found::none(Finding::fair("RDMA devices", "no active port", DEVICES), path);
+    if ports.is_empty() && left_out.is_empty() {
+        let path = PathChoice { name: "http", because: "there is no RDMA device".to_owned() };
+        return Found::none(Finding::fair("RDMA devices", "none", DEVICES), path);
     }
     let path = path(&ports);
-    let findings = ports.iter().flat_map(|port| [finding(port), dynamic(port, dc_key)]).collect();
-    Found { findings, ports, path }
+    let tried = ports.iter().flat_map(|port| [finding(port), dynamic(port, dc_key)]);
+    let unused = left_out.iter().map(|(name, why)| {
+        let why = chain(why);
+        Finding::fair("RDMA port", format!("{name} is left out: {why}"), LEFT_OUT)
+    });
+    Found { findings: tried.chain(unused).collect(), ports, path }
 }
 
 fn finding(port: &PortReport) -> Finding {
-    let PortReport { name, firmware, info, has_windows, found, path, .. } = port;
+    let PortReport { name, firmware, info, has_windows, sessions_max, found, path, .. } = port;
     let firmware =
         if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
     let windows = if *has_windows { "type-2B windows" } else { "no windows" };
     let mut text = format!(
-        "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}{firmware}; paths: {}; self-test: \
-         {found}",
+        "{name}: {:?} {:?}, GID {} (index {}), MTU {}, {windows}, {sessions_max} sessions at most\
+         {firmware}; paths: {}; self-test: {found}",
         info.link,
         info.gid_kind,
         info.gid,
@@ -111,7 +116,11 @@ fn path(ports: &[PortReport]) -> PathChoice {
             because: format!("{name} gives keys of strength {strength} over host memory"),
         },
         None => {
-            PathChoice { name: "http", because: "no RDMA port passed its self-test".to_owned() }
+            let because = match ports {
+                [] => "no RDMA port can be opened",
+                _ => "no RDMA port passed its self-test",
+            };
+            PathChoice { name: "http", because: because.to_owned() }
         }
     }
 }

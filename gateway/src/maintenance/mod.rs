@@ -8,6 +8,7 @@
 //! point from which no publication can come, and leaves the rest to the reaper. Nobody asks the
 //! node to release a chunk in any other way.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -94,13 +95,16 @@ pub enum MaintenanceError {
     },
 }
 
-/// Reaper and sweeper of one gateway. In a cluster, one of them suffices; several do no harm.
+/// Reaper and sweeper of one gateway, the only one of its catalog.
 pub struct Maintenance {
     catalog: Arc<Catalog>,
     nodes: Nodes,
     config: MaintenanceConfig,
     wanted: Notify,
     suspects: Mutex<Suspects>,
+    /// Nodes that were swept since this gateway began.
+    swept: Mutex<HashSet<NodeId>>,
+    began: UnixMs,
     counters: Counters,
     notifier: Arc<Notifier>,
 }
@@ -114,6 +118,8 @@ impl Maintenance {
             config,
             wanted: Notify::new(),
             suspects: Mutex::default(),
+            swept: Mutex::default(),
+            began: unix_now(),
             counters: Counters::default(),
             notifier: Arc::default(),
         }
@@ -164,7 +170,12 @@ impl Maintenance {
     async fn rounds(&self) {
         let sweep_period = Duration::from_millis(self.config.sweep_period_ms).max(REST);
         let mut next_sweep = Instant::now() + sweep_period;
+        let mut next_look = Instant::now();
         loop {
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + self.period();
+                self.note("sweeping after the start", self.sweep_at_start().await);
+            }
             tokio::select! {
                 () = self.wanted.notified() => {}
                 () = self.catalog.garbage_queued() => {}

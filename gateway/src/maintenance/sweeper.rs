@@ -6,8 +6,9 @@
 //! matters: a chunk's id is made when its transfer begins, and a slow transfer ends long after.
 //! The catalog then decides, in one commit that no publication can pass ([`Catalog::condemn`]).
 //!
-//! At the start of a single process nothing is under way: whatever was made before it began
-//! and is unowned goes at once.
+//! When a gateway starts nothing of its catalog is under way, for there is no other one: whatever was
+//! made before and is unowned goes at once. That is what a crash left behind, and what had been
+//! released: a store forgets a chunk in memory alone, and finds it again at its start.
 //!
 //! [`Catalog::condemn`]: keyway_meta::Catalog::condemn
 
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyway_dataplane::StorageNode;
+use keyway_dataplane::{StorageNode, TransferError};
 use keyway_meta::{Extent, UnixMs};
 use keyway_proto::{ChunkId, ChunkSpec, NodeId};
 
@@ -23,6 +24,9 @@ use super::{Maintenance, MaintenanceError};
 
 /// Chunks looked at together.
 const PAGE: usize = 1000;
+
+/// How long a node may take to say that it is there.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Suspects remembered between two sweeps. More than that wait for their turn.
 const SUSPECTS_MAX: usize = 1 << 18;
@@ -55,7 +59,7 @@ impl Maintenance {
         let earlier = std::mem::take(&mut *self.suspects.lock());
         let mut suspects = Suspects::new();
         let report = self
-            .sweep_chunks(before, |node, chunk| {
+            .sweep_nodes(before, |node, chunk| {
                 let since = earlier.get(&(node, chunk)).copied().unwrap_or(at);
                 if at.saturating_duration_since(since) >= grace && since != at {
                     return true;
@@ -70,34 +74,61 @@ impl Maintenance {
         report
     }
 
-    /// Queues every unowned chunk made before `began`. Only for a process that is alone with
-    /// its nodes, before it accepts its first request; `began` is the time of its start.
+    /// Queues what nodes keep unowned from before this gateway began, of each node once: when it is
+    /// first reached.
     ///
     /// # Errors
     /// As [`Maintenance::sweep`].
-    pub async fn sweep_at_start(&self, began: UnixMs) -> Result<SweepReport, MaintenanceError> {
-        self.sweep_chunks(began, |_, _| true).await
+    pub async fn sweep_at_start(&self) -> Result<SweepReport, MaintenanceError> {
+        let new = |node: &&Arc<dyn StorageNode>| !self.swept.lock().contains(&node.id());
+        let new: Vec<_> = self.nodes.iter().filter(new).collect();
+        let asked = new.iter().map(|node| tokio::time::timeout(ANSWER_TIMEOUT, node.status()));
+        let answers = futures::future::join_all(asked).await;
+        let mut report = SweepReport::default();
+        for (node, answer) in new.into_iter().zip(answers) {
+            match answer {
+                Ok(Ok(_)) => {}
+                Ok(Err(source @ TransferError::OtherCatalog)) => {
+                    return Err(MaintenanceError::Node { node: node.id(), source });
+                }
+                // One that cannot be reached is looked at again; others tell of it.
+                _ => continue,
+            }
+            self.sweep_node(node, self.began, &mut |_, _| true, &mut report).await?;
+            self.swept.lock().insert(node.id());
+        }
+        Ok(report)
     }
 
-    /// Condemns the unowned chunks made before `before` that are `ripe`.
-    async fn sweep_chunks(
+    /// Condemns the unowned chunks of all nodes made before `before` that are `ripe`.
+    async fn sweep_nodes(
         &self,
         before: UnixMs,
         mut ripe: impl FnMut(NodeId, ChunkId) -> bool,
     ) -> Result<SweepReport, MaintenanceError> {
         let mut report = SweepReport::default();
         for node in self.nodes.iter() {
-            let mut after = None;
-            loop {
-                let page = chunks(node, after).await?;
-                after = page.last().map(|chunk| chunk.id);
-                self.sweep_page(node.id(), &page, before, &mut ripe, &mut report).await?;
-                if page.len() < PAGE {
-                    break;
-                }
-            }
+            self.sweep_node(node, before, &mut ripe, &mut report).await?;
         }
         Ok(report)
+    }
+
+    async fn sweep_node(
+        &self,
+        node: &Arc<dyn StorageNode>,
+        before: UnixMs,
+        ripe: &mut impl FnMut(NodeId, ChunkId) -> bool,
+        report: &mut SweepReport,
+    ) -> Result<(), MaintenanceError> {
+        let mut after = None;
+        loop {
+            let page = chunks(node, after).await?;
+            after = page.last().map(|chunk| chunk.id);
+            self.sweep_page(node.id(), &page, before, ripe, report).await?;
+            if page.len() < PAGE {
+                return Ok(());
+            }
+        }
     }
 
     async fn sweep_page(

@@ -11,8 +11,8 @@
 //! caller's own pace. A node that cannot be reached is [`TransferError::Unreachable`]; after a
 //! PUT its chunks may be there all the same, and are the sweeper's.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,21 +25,24 @@ use keyway_dataplane::{
     TransferError, Transferred,
 };
 use keyway_proto::{
-    ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
+    CatalogId, ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
+    TransferId,
 };
 use keyway_rpc::schema::get_frame::Frame as GetPart;
 use keyway_rpc::schema::node_client::NodeClient;
 use keyway_rpc::schema::put_frame::Frame as PutPart;
 use keyway_rpc::schema::{GetFrame, PutBroken, PutEnd, PutFrame, ReleaseRequest, StatusRequest};
 use keyway_rpc::{
-    CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed, RELEASE_MAX,
-    STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
+    CATALOG_HEADER, CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed,
+    RELEASE_MAX, STREAM_WINDOW_BYTES, TlsError, TlsPaths, convert,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tonic::Streaming;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
@@ -103,9 +106,7 @@ pub enum RemoteNodeError {
     Plaintext(String),
 }
 
-/// A connection, whose calls carry on the trace that they are made in.
-type Client = NodeClient<InterceptedService<Channel, Traced>>;
-type Traced = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+type Client = NodeClient<InterceptedService<Channel, Named>>;
 
 /// A storage node reached over gRPC.
 pub struct RemoteNode {
@@ -114,6 +115,7 @@ pub struct RemoteNode {
     next: AtomicUsize,
     control: Client,
     answer_timeout: Duration,
+    named: Named,
 }
 
 impl RemoteNode {
@@ -138,8 +140,9 @@ impl RemoteNode {
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(KEEPALIVE)
             .tcp_nodelay(true);
+        let named = Named::default();
         let client = || {
-            NodeClient::with_interceptor(endpoint.connect_lazy(), traced as Traced)
+            NodeClient::with_interceptor(endpoint.connect_lazy(), named.clone())
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };
@@ -149,6 +152,7 @@ impl RemoteNode {
             next: AtomicUsize::new(0),
             control: client(),
             answer_timeout: Duration::from_millis(config.answer_timeout_ms),
+            named,
         })
     }
 
@@ -170,6 +174,17 @@ impl RemoteNode {
 impl StorageNode for RemoteNode {
     fn id(&self) -> NodeId {
         self.id
+    }
+
+    fn claim(&self, catalog: Option<CatalogId>) -> Result<(), TransferError> {
+        // The node hears it with every call, and answers then.
+        let Some(catalog) = catalog else { return Ok(()) };
+        let text = catalog.to_string().try_into().expect("hexadecimal digits");
+        if self.named.0.get_or_init(|| text) == catalog.to_string().as_str() {
+            Ok(())
+        } else {
+            Err(TransferError::OtherCatalog)
+        }
     }
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {
@@ -307,10 +322,18 @@ impl StorageNode for RemoteNode {
     }
 }
 
-/// Adds the current span's trace context.
-fn traced(mut call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
-    telemetry::inject(call.metadata_mut().as_mut());
-    Ok(call)
+/// Has each call carry on the trace that it is made in, and name the catalog that it is made for.
+#[derive(Clone, Default)]
+struct Named(Arc<OnceLock<AsciiMetadataValue>>);
+
+impl Interceptor for Named {
+    fn call(&mut self, mut call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        telemetry::inject(call.metadata_mut().as_mut());
+        if let Some(catalog) = self.0.get() {
+            call.metadata_mut().insert(CATALOG_HEADER, catalog.clone());
+        }
+        Ok(call)
+    }
 }
 
 /// A GET's frames on their way in.

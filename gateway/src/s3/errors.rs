@@ -241,7 +241,7 @@ fn transfer(cause: &TransferError) -> S3Error {
         TransferError::Body(body) => body_failure(&*body.0),
         TransferError::Full => storage_full(),
         TransferError::Busy => S3Error::new(S3ErrorCode::SlowDown),
-        TransferError::Unreachable(_) => unreachable_node(),
+        TransferError::Unreachable(_) | TransferError::OtherCatalog => unreachable_node(),
         _ => S3Error::new(S3ErrorCode::InternalError),
     }
 }

@@ -20,7 +20,8 @@ use axum::routing::any;
 use http::StatusCode;
 use keyway_auth::{CredentialStore, KeyFileError, RootError};
 use keyway_dataplane::rpc::RpcServeError;
-use keyway_dataplane::{LocalNode, StorageNode};
+use keyway_dataplane::{LocalNode, StorageNode, TransferError};
+use keyway_proto::NodeId;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -82,6 +83,15 @@ pub enum ServeError {
     /// What was in memory alone when the last process ended cannot be judged.
     #[error("cannot settle what was not durable")]
     Settle(#[source] MaintenanceError),
+    /// A node keeps another catalog's chunks.
+    #[error("cannot use {node}")]
+    Claim {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        #[source]
+        source: TransferError,
+    },
     /// The storage node did not open.
     #[error("cannot open the storage node")]
     Node(#[source] keyway_dataplane::OpenError),
@@ -233,6 +243,11 @@ async fn start(
     let root = root::root(&config, &data)?;
     let metrics = Arc::new(Metrics::new(&config.telemetry)?);
     let store = open::metadata(&config.meta, &data, &metrics).await?;
+    let id = keyway_meta::catalog_id(&*store).await.map_err(ServeError::Meta)?;
+    for node in nodes.iter() {
+        let claimed = node.claim(Some(id));
+        claimed.map_err(|source| ServeError::Claim { node: node.id(), source })?;
+    }
     let (accounts, secrets) = open::accounts(&store, &data, &root.credentials, &nodes).await?;
     let catalog = Arc::new(open::catalog(store, &accounts).await?);
     let audit = open::audit(&config.audit, &data).await?;
@@ -247,6 +262,15 @@ async fn start(
         Ok(report) if report == SettleReport::default() => {}
         Ok(report) => tracing::info!(?report, "settled what was in memory alone"),
         Err(error) => return Err(ServeError::Settle(error)),
+    }
+    // And what was released before must not fill the device.
+    match maintenance.sweep_at_start().await {
+        Ok(report) if report.condemned == 0 => {}
+        Ok(report) => tracing::info!(?report, "swept what nobody owns"),
+        Err(MaintenanceError::Node { node, source: source @ TransferError::OtherCatalog }) => {
+            return Err(ServeError::Claim { node, source });
+        }
+        Err(error) => tracing::warn!(%error, "the sweep at the start is put off"),
     }
     let limiter = Arc::new(Limiter::new(&config.auth));
     let told = Arc::downgrade(&limiter);

@@ -3,7 +3,6 @@
 //! is, looks keys up as an adapter would, and moves bytes between that memory and a real node.
 
 #![allow(dead_code, reason = "each suite uses a part of it")]
-
 #[path = "fault.rs"]
 mod fault;
 
@@ -23,11 +22,11 @@ use keyway_dataplane::{
 use keyway_proto::checksum::MultiHasher;
 use keyway_proto::key::Relinquished;
 use keyway_proto::{
-    ChunkId, Digests, DirectPlan, DirectTarget, DirectWork, Door, Durability, GatherPlan, GetPlan,
-    Gid, KeyFate, KeyStrength, LinkLayer, LocalSessionOffer, LocalSessionRequest, NodeId, PathMtu,
-    Piece, PutPlan, QpAddress, Rail, Receipt, RemoteKey, RemoteWindow, SessionId, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, SessionToken, Standing, TenantId, TransferId,
-    TransferPath,
+    CatalogId, ChunkId, Digests, DirectPlan, DirectTarget, DirectWork, Door, Durability,
+    GatherPlan, GetPlan, Gid, KeyFate, KeyStrength, LinkLayer, LocalSessionOffer,
+    LocalSessionRequest, NodeId, PathMtu, Piece, PutPlan, QpAddress, Rail, Receipt, RemoteKey,
+    RemoteWindow, SessionId, SessionOffer, SessionOwner, SessionRequest, SessionSelector,
+    SessionToken, Standing, TenantId, TransferId, TransferPath,
 };
 use keyway_rpc::convert::direct_plan;
 use parking_lot::Mutex;
@@ -374,6 +373,10 @@ pub(crate) fn session_request(node: NodeId) -> SessionRequest {
 impl StorageNode for DirectNode {
     fn id(&self) -> NodeId {
         self.inner.id()
+    }
+
+    fn claim(&self, catalog: Option<CatalogId>) -> Result<(), TransferError> {
+        self.inner.claim(catalog)
     }
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {

@@ -19,10 +19,10 @@ use keyway_gateway::node::{RemoteNode, RemoteNodeConfig};
 use keyway_proto::plan::chunk_lengths;
 use keyway_proto::seal::sealed_chunk_lengths;
 use keyway_proto::{
-    ByteRange, Checksum, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, Door, GetPlan,
-    LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt, SessionOffer,
-    SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId, Verification,
-    Weight,
+    ByteRange, CatalogId, Checksum, ChecksumKind, ChunkId, ChunkSpec, DataKey, DigestSet, Door,
+    GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, Piece, PutPlan, Rail, Receipt,
+    SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId, TransferId,
+    Verification, Weight,
 };
 use keyway_rpc::TlsPaths;
 use tokio::sync::oneshot;
@@ -343,6 +343,10 @@ struct Hanging;
 impl StorageNode for Hanging {
     fn id(&self) -> NodeId {
         ID
+    }
+
+    fn claim(&self, _: Option<CatalogId>) -> Result<(), TransferError> {
+        Ok(())
     }
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {

@@ -16,8 +16,8 @@ use keyway_dataplane::{
 use keyway_gateway::s3::S3Config;
 use keyway_proto::unit::MIB;
 use keyway_proto::{
-    ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan, Rail, Receipt,
-    SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
+    CatalogId, ChunkId, Door, GetPlan, LocalSessionOffer, LocalSessionRequest, NodeId, PutPlan,
+    Rail, Receipt, SessionOffer, SessionOwner, SessionRequest, SessionSelector, Standing, TenantId,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -79,6 +79,10 @@ impl FaultyNode {
 impl StorageNode for FaultyNode {
     fn id(&self) -> NodeId {
         self.inner.id()
+    }
+
+    fn claim(&self, catalog: Option<CatalogId>) -> Result<(), TransferError> {
+        self.inner.claim(catalog)
     }
 
     async fn get(&self, plan: GetPlan) -> Result<Delivery, TransferError> {

@@ -180,8 +180,62 @@ async fn conditional_completion_and_size() {
     complete("x-amz-mp-object-size", "4").send().await.refused(400, "InvalidRequest");
     complete("x-amz-checksum-crc64nvme", "AAAAAAAAAAA=").send().await.refused(400, "BadDigest");
     assert_eq!(server.get("/bucket/big").send().await.text(), "there");
-    complete("x-amz-mp-object-size", "3").send().await.expect(200);
+    let done = complete("x-amz-mp-object-size", "3").send().await.expect(200);
     assert_eq!(server.get("/bucket/big").send().await.text(), "abc");
+    let again = complete("x-amz-mp-object-size", "3").send().await.expect(200);
+    assert_eq!(again.tag("ETag"), done.tag("ETag"), "completing twice is completing once");
+}
+
+#[tokio::test]
+async fn a_checksum_of_the_whole_is_compared_or_refused() {
+    let server = Server::with_bucket().await;
+    let right = |kind| Checksum::of(kind, b"abc").to_base64();
+    let crc32 = right(ChecksumKind::Crc32);
+    let complete = async |upload: &Upload<'_>, etag: &str, name: &str, value: &str| {
+        let body = format!(
+            "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>\
+             </CompleteMultipartUpload>"
+        );
+        let path = format!("/bucket/big?uploadId={}", upload.id);
+        server.post(&path).header(name, value).body(body).send().await
+    };
+    // Some clients send a composite checksum as it is told, others its value alone.
+    let of_part = Checksum::of(ChecksumKind::Crc32, b"abc");
+    let composite = Checksum::of(ChecksumKind::Crc32, of_part.value()).to_base64();
+    for told in [format!("{composite}-1"), composite.clone()] {
+        let upload = Upload::begin(&server, &[("x-amz-checksum-algorithm", "CRC32")]).await;
+        let etag = upload.part(1, b"abc").await;
+        for (name, value, code) in [
+            ("x-amz-checksum-crc32c", right(ChecksumKind::Crc32c), "InvalidRequest"),
+            ("x-amz-checksum-crc64nvme", right(ChecksumKind::Crc64Nvme), "InvalidRequest"),
+            ("x-amz-checksum-sha256", right(ChecksumKind::Sha256), "InvalidRequest"),
+            ("x-amz-checksum-crc32", format!("{composite}-x"), "InvalidRequest"),
+            ("x-amz-checksum-crc32", format!("{composite}-2"), "BadDigest"),
+            ("x-amz-checksum-crc32", crc32.clone(), "BadDigest"),
+        ] {
+            complete(&upload, &etag, name, &value).await.refused(400, code);
+        }
+        for _ in 0..2 {
+            complete(&upload, &etag, "x-amz-checksum-crc32", &told).await.expect(200);
+        }
+    }
+    // Without an algorithm it is compared where it follows from what is known of the parts.
+    let upload = Upload::begin(&server, &[]).await;
+    let etag = upload.part(1, b"abc").await;
+    for (name, kind) in [
+        ("x-amz-checksum-crc32", ChecksumKind::Crc32),
+        ("x-amz-checksum-sha256", ChecksumKind::Sha256),
+    ] {
+        complete(&upload, &etag, name, &right(kind)).await.refused(400, "InvalidRequest");
+    }
+    let part = server.put(&upload.path(1)).header("x-amz-checksum-crc32", &crc32);
+    part.body("abc").send().await.expect(200);
+    complete(&upload, &etag, "x-amz-checksum-crc32", "AAAAAA==").await.refused(400, "BadDigest");
+    complete(&upload, &etag, "x-amz-checksum-crc32", &crc32).await.expect(200);
+    let upload = Upload::begin(&server, &[]).await;
+    let etag = upload.part(1, b"abc").await;
+    let crc64 = right(ChecksumKind::Crc64Nvme);
+    complete(&upload, &etag, "x-amz-checksum-crc64nvme", &crc64).await.expect(200);
 }
 
 #[tokio::test]

@@ -60,6 +60,9 @@ pub const STREAMS_MAX: u32 = 64;
 /// stalls holds up nobody else.
 pub const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS_MAX;
 
+/// The call's metadata that names the gateway's catalog.
+pub const CATALOG_HEADER: &str = "keyway-catalog";
+
 /// Chunks in one page of [`schema::ChunksReply`].
 pub const CHUNKS_PAGE_MAX: usize = 16 << 10;
 

@@ -174,7 +174,12 @@ impl Holder {
                 self.state = State::Answered(ending);
                 None
             }
-            // Nobody else will touch the key: our invalidation races with none.
+            // The request may have run twice on its way, and the other run's node be about to
+            // invalidate.
+            (Relinquished::Quiet, Revoker::Node) if self.race == RevokeRace::Forbidden => {
+                self.fence(ending)
+            }
+            // This run's node will not touch the key. Another's would lose the race.
             (Relinquished::Quiet, _) => self.revoke(ending),
             // A node that invalidates a key it must not, that lost its queue pair, or whose
             // fate nobody knows: take the whole connection down.

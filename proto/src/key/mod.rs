@@ -47,7 +47,8 @@ pub enum Revoker {
 /// Adapters answer the loser of two invalidations that cross with an error completion, and let no
 /// byte land behind their own. The stock rxe driver panics the kernel instead, and still writes a
 /// packet that was under way, so there the queue pair is destroyed, whoever ends keys in the
-/// ordinary case.
+/// ordinary case; and where the node does, also when it says that it left the key alone, for its
+/// word is of one run of a request that may have run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RevokeRace {
     /// The adapter survives it.

@@ -29,7 +29,10 @@ enum State {
 /// What happened at the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkerEvent {
-    /// The grant is verified and was never seen before.
+    /// The first work request under the key is being posted; the grant was verified, and never
+    /// seen before. What is given up earlier leaves the key alone: where a request ran twice it
+    /// may be dead, and SEND_WITH_INV must not name a dead key. Behind a request that was posted it
+    /// cannot: that one fails first, and the queue pair with it.
     Start,
     /// GET: the last WRITE is posted. PUT: the last READ has completed and its bytes are safe.
     Moved,
@@ -43,7 +46,8 @@ pub enum WorkerEvent {
     Drained,
     /// The SEND_WITH_INV completed.
     InvalidateCompleted,
-    /// The queue pair is in the error state.
+    /// The queue pair is in the error state; or the client took so long with the end of its key
+    /// that the queue pair must go.
     QpFailed,
     /// The queue pair is gone.
     QpDestroyed,

@@ -27,6 +27,12 @@ pub(super) enum Flaw {
     RaceForbidden,
     /// A piece of a slab is taken back when patience ends, as if a key died of that.
     PieceTakenBack,
+    /// The node invalidates a key that it has posted nothing under.
+    InvalidateUnused,
+    /// The node lets two transfers at one key at once.
+    SharedKey,
+    /// A dead client's memory is freed before its queue pair is gone.
+    FreedAtDeath,
 }
 
 /// How much goes wrong.
@@ -52,6 +58,8 @@ pub(super) struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) holder: Holder,
+    /// The process died. The kernel ends what it had; nobody hears an answer.
+    pub(super) client_died: bool,
     pub(super) caller_gave_up: bool,
     pub(super) own: Option<Own>,
     pub(super) key: Key,
@@ -96,6 +104,9 @@ pub(super) enum Own {
     Bind,
     Revoke,
     Destroy,
+    /// The kernel's, of a process that died: the queue pair goes, and then the memory, which may be
+    /// a restarted client's from there on.
+    Reap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,12 +154,16 @@ pub(super) enum Step {
     NodeQpDestroyed(usize),
     Execute(usize),
     GatewayGivesUp(usize),
+    ClientCrashes,
     GatewayCrashes,
     NodeCrashes,
 }
 
 impl World {
     pub(super) fn holder_event(&self, state: &mut State, event: HolderEvent) {
+        if state.client_died {
+            return;
+        }
         if self.flaw == Flaw::ReleaseOnDeadline && event == HolderEvent::Deadline {
             state.buffer_released = true;
         }
@@ -173,7 +188,6 @@ impl World {
     pub(super) fn worker_event(&self, state: &mut State, grant: usize, event: WorkerEvent) {
         let Some(job) = &mut state.workers[grant] else { return };
         match job.machine.on(event) {
-            Some(WorkerAction::Move) => job.to_post = MOVES,
             Some(WorkerAction::Drain) => job.to_post = 0,
             Some(WorkerAction::Invalidate) => {
                 job.to_post = 0;
@@ -185,8 +199,10 @@ impl World {
                     state.send(Message::Receipt { grant, moved: true, key });
                 }
             }
-            Some(WorkerAction::DestroyQp) => {}
+            // The moves are in its job already.
+            Some(WorkerAction::Move | WorkerAction::DestroyQp) => {}
             Some(WorkerAction::Finish { moved, key }) => {
+                job.to_post = 0;
                 state.send(Message::Receipt { grant, moved, key });
             }
             None => {}
@@ -216,18 +232,29 @@ impl World {
             Message::Plan { grant, epoch } => {
                 let known_session = epoch == state.node_epoch || self.flaw == Flaw::NoEpoch;
                 let fresh = !state.seen[grant] || self.flaw == Flaw::NoReplayCache;
-                let idle =
-                    state.workers[grant].as_ref().is_none_or(|job| job.machine.is_finished());
-                if known_session && fresh && idle {
-                    state.seen[grant] = true;
-                    state.executed[grant] += 1;
-                    let machine = Worker::new(self.revoker, self.direction);
-                    state.workers[grant] = Some(Job { machine, to_post: 0, in_flight: 0 });
+                let works =
+                    |job: &Option<Job>| job.as_ref().is_some_and(|it| !it.machine.is_finished());
+                let is_lent = self.revoker == Revoker::Node
+                    && self.flaw != Flaw::SharedKey
+                    && state.workers.iter().any(works);
+                if !known_session || !fresh || works(&state.workers[grant]) {
+                    return;
+                }
+                state.seen[grant] = true;
+                if is_lent {
+                    let key = Relinquished::Unknown;
+                    return state.send(Message::Receipt { grant, moved: false, key });
+                }
+                state.executed[grant] += 1;
+                let machine = Worker::new(self.revoker, self.direction);
+                state.workers[grant] = Some(Job { machine, to_post: MOVES, in_flight: 0 });
+                if self.flaw == Flaw::InvalidateUnused {
                     self.worker_event(state, grant, WorkerEvent::Start);
                 }
             }
+            // Of a request that ran twice, whoever doubled it passes either answer on.
             Message::Receipt { grant, moved, key } => {
-                if std::mem::take(&mut state.gateway_waits[grant]) && grant == 0 {
+                if std::mem::take(&mut state.gateway_waits[grant]) {
                     state.send(Message::Answer { moved, key });
                 }
             }
@@ -265,6 +292,11 @@ impl World {
                 state.key = Key::Dead;
                 self.holder_event(state, HolderEvent::QpDestroyed);
             }
+            Own::Reap => {
+                state.client_qp = Qp::Gone;
+                state.key = Key::Dead;
+                state.buffer_released = true;
+            }
         }
     }
 
@@ -272,12 +304,9 @@ impl World {
     pub(super) fn execute(&self, state: &mut State, index: usize) {
         let (grant, op) = state.posted.remove(index);
         if state.client_qp != Qp::Ready || state.key != Key::Alive {
-            if op == Op::Invalidate && state.client_qp == Qp::Ready {
-                // A doubled request that was granted twice can do this too. Refusing a token
-                // that was seen before is the gateway's duty, and not modelled here.
-                state.kernel_panicked |=
-                    self.race == RevokeRace::Forbidden && state.grants_sealed == 1;
-            }
+            state.kernel_panicked |= op == Op::Invalidate
+                && state.client_qp == Qp::Ready
+                && self.race == RevokeRace::Forbidden;
             state.fail_both();
             return;
         }

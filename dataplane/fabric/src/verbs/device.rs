@@ -227,6 +227,16 @@ impl Device {
         })
     }
 
+    /// Whether it was taken out of the running host: the kernel then destroys all that was made of
+    /// it, and answers every call with this error from then on.
+    pub(super) fn is_gone(&self) -> bool {
+        let mut attributes = PortAttr::default();
+        // SAFETY: as in `port`.
+        let code =
+            unsafe { (self.verbs.query_port)(self.context.as_ptr(), 1, &raw mut attributes) };
+        code == rustix::io::Errno::IO.raw_os_error()
+    }
+
     /// The partition at the beginning of a port's table, which its queue pairs are in.
     pub(super) fn pkey(&self, port: u8) -> Result<u16, NativeError> {
         let mut pkey = 0;

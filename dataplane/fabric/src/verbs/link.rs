@@ -12,13 +12,14 @@ use keyway_proto::key::Direction;
 use keyway_proto::{QpAddress, RemoteKey, RemoteWindow};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::armed::{Arming, owns};
 use super::domain::{Domain, Registration};
 use super::dynamic::DcTarget;
 use super::link_state::LinkState;
 use super::port::{Command, CqShare, LinkShape, PortShared};
 use super::queue::{QueuePair, Window};
 use super::route::Route;
-use super::work::{Held, Reply, Request, Verb};
+use super::work::{Bind, Held, Reply, Request, Verb};
 use super::{Armed, VerbsError};
 use crate::LinkError;
 use crate::memory::Lease;
@@ -204,11 +205,14 @@ impl Link {
     /// Lends memory to the peer under a new window: waits for a free one, binds it, and
     /// answers when the adapter knows the key.
     ///
+    /// Dropping the future ends a key that is under way; the memory is freed after it.
+    ///
     /// # Errors
     /// The memory, and why the link is gone.
     ///
     /// # Panics
-    /// When the registration does not cover the range.
+    /// When the registration does not cover the range, or the range is not the memory's: that is a
+    /// slice of a buffer, for a peer that writes an exclusive one.
     pub async fn arm<M: Send + 'static>(
         &self,
         memory: M,
@@ -218,18 +222,18 @@ impl Link {
         direction: Direction,
     ) -> Result<Armed<M>, (LinkError, M)> {
         assert!(registration.covers(address, length as usize), "the range is registered");
+        assert!(owns(&memory, address, length, direction), "the range is the memory's own");
         let Ok(permit) = Arc::clone(&self.shared.windows).acquire_owned().await else {
             return Err((LinkError::Closed, memory));
         };
-        let bind = Verb::Bind { registration, address, length, direction };
         let (reply, bound) = oneshot::channel();
-        let bound = match self.submit(1, vec![bind], Reply::Bind(reply)).await {
-            Ok(()) => self.answer(bound).await,
-            Err(error) => Err(error),
-        };
-        match bound {
-            Ok(bound) => Ok(Armed::window(self.clone(), memory, bound, permit, address, length)),
-            Err(error) => Err((error, memory)),
+        let lend = Arming::new(self.clone(), memory, address, length, reply);
+        let bind = Verb::Bind(Bind { registration, address, length, direction, permit });
+        // What was not posted comes back the same way as what ended with the link.
+        let _ = self.submit(1, vec![bind], Reply::Bind(Box::new(lend))).await;
+        match bound.await.expect("a lend answers on its drop at the latest") {
+            Ok(armed) => Ok(armed),
+            Err(memory) => Err((self.destroyed().await, memory)),
         }
     }
 
@@ -265,7 +269,7 @@ impl Link {
 
     pub(super) fn fence_keeping(&self, keep: Option<Held>) {
         let why = LinkError::Closed;
-        // A port that is gone has destroyed its links.
+        // A port that is gone has destroyed its links: its thread closes the queue after that.
         let _ = self.shared.port.send(Command::End { link: self.shared.id, why, keep });
     }
 

@@ -20,7 +20,7 @@ use super::link::Landed;
 use super::port::CqShare;
 use super::queue::{QueuePair, Window};
 use super::undertaker::Burial;
-use super::work::{Bound, Held, Reply, Request, Verb, Work};
+use super::work::{Bind, Bound, Held, Lend, Reply, Request, Verb, Work};
 use super::{Quirks, Registration, VerbsError};
 use crate::LinkError;
 
@@ -46,9 +46,16 @@ struct Slot {
 
 enum SlotState {
     Free,
-    Binding { key: u32, registration: Arc<Registration> },
-    Bound { key: u32, died: oneshot::Sender<()>, registration: Arc<Registration> },
-    Revoking { registration: Arc<Registration> },
+    Binding { key: u32, hold: Hold },
+    Bound { key: u32, died: oneshot::Sender<()>, hold: Hold },
+    Revoking { hold: Hold },
+}
+
+/// What a slot has while it is not free.
+struct Hold {
+    _registration: Arc<Registration>,
+    /// With the slot and not with the lend, which may be dropped sooner.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl SlotState {
@@ -104,9 +111,7 @@ impl LinkState {
         if let [Verb::Revoke { slot, key }] = verbs[..]
             && !self.slots[slot].state.is_bound_under(key)
         {
-            // The peer's invalidation was faster. A second one must not be posted, and the slot
-            // may be another lend's by now.
-            reply.revoked();
+            self.revoked_before(slot, key, reply);
             return Ok(());
         }
         let id = self.next_work;
@@ -121,6 +126,10 @@ impl LinkState {
             if request.opcode == abi::WR_RDMA_WRITE || request.opcode == abi::WR_RDMA_READ {
                 request.num_sge = i32::from(sge.length > 0);
                 request.sg_list = &raw mut *sge;
+            }
+            let is_write = request.opcode == abi::WR_RDMA_WRITE;
+            if is_write && (1..=self.qp.inline_max()).contains(&sge.length) {
+                request.send_flags |= abi::SEND_INLINE;
             }
             requests.push(request);
         }
@@ -150,6 +159,21 @@ impl LinkState {
         posted.map_err(|error| adapter(&error))
     }
 
+    /// Answers who revokes a key that is dead or dying. A second invalidation must not be posted, and
+    /// the slot may be another lend's by now.
+    fn revoked_before(&mut self, slot: usize, key: RemoteKey, reply: Reply) {
+        let is_ours = |work: &&mut Work| match work.verbs[..] {
+            [Verb::Revoke { slot: at, key: of }] => (at, of) == (slot, key),
+            _ => false,
+        };
+        match self.works.iter_mut().find(is_ours) {
+            // Ours is under way, and who waited for it stopped waiting: a lend has one owner.
+            Some(work) => work.reply = reply,
+            // The peer's was faster.
+            None => reply.revoked(),
+        }
+    }
+
     /// The request for a verb; slots change their state.
     fn request(&mut self, verb: &mut Verb) -> SendWr {
         let mut request = SendWr::zeroed();
@@ -167,8 +191,11 @@ impl LinkState {
                 request.opcode = abi::WR_SEND_WITH_INV;
                 request.invalidate_rkey = key.0;
             }
-            Verb::Bind { registration, address, length, direction } => {
+            Verb::Bind(_) => {
                 let at = self.free.pop_front().expect("a window's permit stands for a free slot");
+                let bind = std::mem::replace(verb, Verb::Binding { slot: at });
+                let Verb::Bind(bind) = bind else { unreachable!("it was a bind a line before") };
+                let Bind { registration, address, length, direction, permit } = bind;
                 let slot = &mut self.slots[at];
                 let key = slot.window.next_key();
                 request.opcode = abi::WR_BIND_MW;
@@ -176,21 +203,21 @@ impl LinkState {
                     mw: slot.window.mw().as_ptr(),
                     rkey: key,
                     mr: registration.mr().as_ptr(),
-                    addr: *address,
-                    length: u64::from(*length),
-                    access: access(*direction),
+                    addr: address,
+                    length: u64::from(length),
+                    access: access(direction),
                 };
-                slot.state = SlotState::Binding { key, registration: Arc::clone(registration) };
-                *verb = Verb::Binding { slot: at };
+                let hold = Hold { _registration: registration, _permit: permit };
+                slot.state = SlotState::Binding { key, hold };
             }
             Verb::Revoke { slot, .. } => {
                 let slot = &mut self.slots[*slot];
                 request.opcode = abi::WR_LOCAL_INV;
-                if let SlotState::Bound { key, registration, .. } =
+                if let SlotState::Bound { key, hold, .. } =
                     std::mem::replace(&mut slot.state, SlotState::Free)
                 {
                     request.invalidate_rkey = key;
-                    slot.state = SlotState::Revoking { registration };
+                    slot.state = SlotState::Revoking { hold };
                 }
             }
             Verb::Binding { .. } => unreachable!("a bind is posted once"),
@@ -206,8 +233,12 @@ impl LinkState {
             return Err(LinkError::Adapter("a completion is out of order".into()));
         };
         match (reply, &verbs[..]) {
-            (Reply::Bind(reply), [Verb::Binding { slot }]) => {
-                return self.bound(*slot, reply, permit);
+            (Reply::Bind(lend), [Verb::Binding { slot }]) => {
+                return self.bound(*slot, lend, permit);
+            }
+            (Reply::Abandoned(memory), [Verb::Revoke { slot, .. }]) => {
+                self.free_slot(*slot)?;
+                drop(memory);
             }
             (Reply::Revoke(reply), [Verb::Revoke { slot, .. }]) => {
                 self.free_slot(*slot)?;
@@ -228,28 +259,19 @@ impl LinkState {
     fn bound(
         &mut self,
         at: usize,
-        reply: oneshot::Sender<Result<Bound, LinkError>>,
+        lend: Box<dyn Lend>,
         permit: OwnedSemaphorePermit,
     ) -> Result<(), LinkError> {
         let state = std::mem::replace(&mut self.slots[at].state, SlotState::Free);
-        let SlotState::Binding { key, registration } = state else {
-            unreachable!("a bind completes once")
-        };
+        let SlotState::Binding { key, hold } = state else { unreachable!("a bind completes once") };
         let (died_sender, died) = oneshot::channel();
-        self.slots[at].state = SlotState::Bound { key, died: died_sender, registration };
+        self.slots[at].state = SlotState::Bound { key, died: died_sender, hold };
         self.keys.insert(key, at);
-        let told = reply.send(Ok(Bound { slot: at, key: RemoteKey(key), died }));
-        if told.is_ok() {
-            return Ok(());
-        }
+        let bound = Bound { slot: at, key: RemoteKey(key), died };
+        let Some(memory) = lend.bound(bound) else { return Ok(()) };
         // Nobody waits: the key never left, so it can be revoked without a race.
-        let (reply, _) = oneshot::channel();
-        self.post_work(
-            None,
-            vec![Verb::Revoke { slot: at, key: RemoteKey(key) }],
-            Reply::Revoke(reply),
-            permit,
-        )
+        let revoke = vec![Verb::Revoke { slot: at, key: RemoteKey(key) }];
+        self.post_work(None, revoke, Reply::Abandoned(memory), permit)
     }
 
     /// A message arrived: only invalidations are expected.
@@ -292,14 +314,14 @@ impl LinkState {
         let mut windows = Vec::with_capacity(slots.len());
         for Slot { window, state } in slots {
             windows.push(window);
-            if let SlotState::Binding { registration, .. }
-            | SlotState::Bound { registration, .. }
-            | SlotState::Revoking { registration } = state
+            if let SlotState::Binding { hold, .. }
+            | SlotState::Bound { hold, .. }
+            | SlotState::Revoking { hold } = state
             {
-                keep.push(Box::new(registration));
+                keep.push(Box::new(hold));
             }
         }
-        Burial { qp, windows, works: works.into(), keep, why, status, share }
+        Burial { windows, qp, works: works.into(), keep, why, status, share }
     }
 }
 

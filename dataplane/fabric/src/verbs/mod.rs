@@ -58,7 +58,7 @@ use crate::gpu::GpuError;
 use crate::memory::MemoryError;
 pub use device_test::device_memory_test;
 pub use lend_costs::LendCosts;
-pub use open::{Opened, open_ports};
+pub use open::{Opened, open_ports, open_ports_for};
 pub use port::{LinkShape, Port, PortInfo};
 pub use route::{Marks, PathRecord, RESOLVE_MAX, ResolveError, Route};
 pub use self_test::{SelfTest, self_test};

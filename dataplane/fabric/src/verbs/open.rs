@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keyway_sys::NativeError;
 use keyway_sys::verbs::Verbs;
 
-use super::{Device, Port, VerbsError};
+use super::{Device, LinkShape, Port, VerbsError};
 
 /// Ports that were opened, and those that were not.
 #[derive(Debug, Default)]
@@ -25,6 +25,25 @@ pub struct Opened {
 /// [`NativeError`] when there is no library, or it cannot list devices. A port that cannot be
 /// opened is no error: it is told apart.
 pub fn open_ports(wanted: &[String]) -> Result<Opened, NativeError> {
+    open_each(wanted, Port::open)
+}
+
+/// The same, each with room for so many links of a shape at a time where its device has it.
+///
+/// # Errors
+/// As [`open_ports`].
+pub fn open_ports_for(
+    wanted: &[String],
+    links: u32,
+    shape: LinkShape,
+) -> Result<Opened, NativeError> {
+    open_each(wanted, |device, number| Port::open_for(device, number, links, shape))
+}
+
+fn open_each(
+    wanted: &[String],
+    open: impl Fn(&Arc<Device>, u8) -> Result<Port, VerbsError>,
+) -> Result<Opened, NativeError> {
     let verbs = Arc::new(Verbs::load()?);
     let mut opened = Opened::default();
     for name in verbs.device_names()? {
@@ -42,7 +61,7 @@ pub fn open_ports(wanted: &[String]) -> Result<Opened, NativeError> {
         };
         for number in (1..=ports).filter(|number| is_wanted(Some(*number))) {
             // A context of its own: a port's thread takes its device's events.
-            match Device::open(&verbs, &name).and_then(|device| Port::open(&device, number)) {
+            match Device::open(&verbs, &name).and_then(|device| open(&device, number)) {
                 Ok(port) => opened.ports.push(port),
                 Err(error) => opened.left_out.push((format!("{name}/{number}"), error)),
             }

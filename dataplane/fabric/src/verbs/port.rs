@@ -20,9 +20,9 @@ use super::waker::Waker;
 use super::work::{Held, Request};
 use super::{Device, Domain, LinkError, Marks, PathRecord, PendingLink, ResolveError, Route};
 
-/// Entries of a port's completion queue, where the device has as many. Links reserve theirs,
-/// so it never overflows.
-const CQ_ENTRIES_MAX: u32 = 1 << 16;
+/// Entries of a port's completion queue where nobody says how many links there will be, and the
+/// device has as many. Links reserve theirs, so it never overflows.
+const CQ_ENTRIES: u32 = 1 << 16;
 
 /// What is known of a port.
 #[derive(Clone, Debug)]
@@ -122,8 +122,26 @@ impl Port {
     /// # Errors
     /// [`VerbsError::NoPort`] when it is down or has no address.
     pub fn open(device: &Arc<Device>, number: u8) -> Result<Self, VerbsError> {
+        Self::with_entries(device, number, CQ_ENTRIES)
+    }
+
+    /// The same with room for so many links of a shape at a time, or as many as the device has
+    /// room for. Each entry takes some 64 bytes of pinned memory.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for(
+        device: &Arc<Device>,
+        number: u8,
+        links: u32,
+        shape: LinkShape,
+    ) -> Result<Self, VerbsError> {
+        Self::with_entries(device, number, links.saturating_mul(shape.completions()))
+    }
+
+    fn with_entries(device: &Arc<Device>, number: u8, entries: u32) -> Result<Self, VerbsError> {
         let info = describe(device, number)?;
-        let entries = u32::try_from(device.attributes().max_cqe).unwrap_or(1).min(CQ_ENTRIES_MAX);
+        let entries = entries.clamp(1, completions_max(device));
         let cq = Arc::new(CompletionQueue::new(device, entries)?);
         let failed = |error| VerbsError::Thread(Arc::new(error));
         let waker = Arc::new(Waker::new().map_err(failed)?);
@@ -155,6 +173,11 @@ impl Port {
     /// What is known of it.
     pub fn info(&self) -> &PortInfo {
         &self.shared.info
+    }
+
+    /// Links of a shape that its device has room for at a time.
+    pub fn links_max(&self, shape: LinkShape) -> u32 {
+        completions_max(&self.shared.device) / shape.completions()
     }
 
     /// Its device.
@@ -241,6 +264,11 @@ impl PortShared {
             .map_err(|_| VerbsError::TooManyLinks)?;
         Ok(CqShare { entries, free })
     }
+}
+
+/// Most entries of a completion queue.
+fn completions_max(device: &Device) -> u32 {
+    u32::try_from(device.attributes().max_cqe).unwrap_or(1).max(1)
 }
 
 fn describe(device: &Device, number: u8) -> Result<PortInfo, VerbsError> {

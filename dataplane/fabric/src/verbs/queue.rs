@@ -16,11 +16,13 @@ use keyway_sys::verbs::abi::{
     self, CompChannel, Cq, Mw, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Wc,
 };
 use keyway_sys::verbs::{call_error, last_error};
+use rustix::io::Errno;
 
 use super::device::non_blocking;
 use super::dynamic::{DcTarget, Poster};
 use super::port::PortInfo;
 use super::route::Vector;
+use super::undertaker::abort;
 use super::{Device, Domain, VerbsError};
 
 /// READs that a requester has in flight, and that a responder serves. Every adapter can do
@@ -33,6 +35,9 @@ const RETRIES: u8 = 6;
 const RNR_RETRIES: u8 = 3;
 /// The pause it asks for then: code 12 is 0.64 ms.
 pub(super) const RNR_TIMER: u8 = 12;
+/// Bytes that a request is to have room for in itself, so that the device need not fetch them: what
+/// adapters give without making the send queue's entries much longer.
+const INLINE_BYTES: u32 = 128;
 
 /// A completion queue with its channel. Polled by one thread.
 ///
@@ -128,6 +133,8 @@ pub(super) struct QueuePair {
     _cq: Arc<CompletionQueue>,
     qp: NonNull<Qp>,
     psn: u32,
+    /// Most bytes that a request may carry in itself.
+    inline_max: u32,
     /// How it posts, where it is an initiator's.
     poster: Option<Poster>,
 }
@@ -158,10 +165,19 @@ impl QueuePair {
             sq_sig_all: 0,
         };
         let device = domain.device();
-        // SAFETY: domain and queue are of one context, checked by the port that calls.
-        let qp = unsafe { (device.verbs().create_qp)(domain.pd().as_ptr(), &raw mut attributes) };
-        let qp = NonNull::new(qp).ok_or_else(|| last_error("ibv_create_qp"))?;
-        Ok(Self::adopt(domain, cq, qp, None))
+        let mut create = |inline| {
+            attributes.cap.max_inline_data = inline;
+            // SAFETY: domain and queue are of one context, checked by the port that calls.
+            let qp =
+                unsafe { (device.verbs().create_qp)(domain.pd().as_ptr(), &raw mut attributes) };
+            NonNull::new(qp)
+        };
+        // Some devices refuse more than they have, and none says before how much that is.
+        let qp = create(INLINE_BYTES).or_else(|| create(0));
+        let qp = qp.ok_or_else(|| last_error("ibv_create_qp"))?;
+        let mut made = Self::adopt(domain, cq, qp, None);
+        made.inline_max = attributes.cap.max_inline_data;
+        Ok(made)
     }
 
     /// Takes over what was just made in the domain, completing into the queue.
@@ -172,7 +188,12 @@ impl QueuePair {
         poster: Option<Poster>,
     ) -> Self {
         let psn = fastrand::u32(..1 << 24);
-        Self { domain: Arc::clone(domain), _cq: Arc::clone(cq), qp, psn, poster }
+        let (domain, cq) = (Arc::clone(domain), Arc::clone(cq));
+        Self { domain, _cq: cq, qp, psn, inline_max: 0, poster }
+    }
+
+    pub(super) fn inline_max(&self) -> u32 {
+        self.inline_max
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -316,12 +337,14 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        let verbs = self.domain.device().verbs();
+        let device = self.domain.device();
         // SAFETY: destroyed once; its windows are gone, as the undertaker sees to.
-        let code = unsafe { (verbs.destroy_qp)(self.qp.as_ptr()) };
-        // Work may still be under way: memory must not be given back, so nothing after this
-        // may run.
-        assert!(code == 0, "a queue pair cannot be destroyed: {code}");
+        let code = unsafe { (device.verbs().destroy_qp)(self.qp.as_ptr()) };
+        if code != 0 && !(code == Errno::IO.raw_os_error() && device.is_gone()) {
+            // Work may still be under way. A panic would unwind through the owners of its memory,
+            // which free it, and tell those who wait that the device is done with it.
+            abort(format_args!("a queue pair cannot be destroyed: {code}"));
+        }
     }
 }
 

@@ -35,10 +35,12 @@ pub(super) struct Reactor {
     device: Arc<Device>,
     cq: Arc<CompletionQueue>,
     waker: Arc<Waker>,
-    commands: Receiver<Command>,
     links: HashMap<u32, LinkState>,
-    undertaker: Undertaker,
     spin: Duration,
+    undertaker: Undertaker,
+    // Last, when the undertaker is through: what is still in the queue then goes with it, and
+    // whoever finds the queue closed knows that all queue pairs are gone.
+    commands: Receiver<Command>,
 }
 
 /// Whether the thread goes on.
@@ -56,7 +58,7 @@ impl Reactor {
         commands: Receiver<Command>,
         undertaker: Undertaker,
     ) -> Self {
-        Self { device, cq, waker, commands, links: HashMap::new(), undertaker, spin: SPIN }
+        Self { device, cq, waker, links: HashMap::new(), spin: SPIN, undertaker, commands }
     }
 
     pub(super) fn run(mut self) {
@@ -77,9 +79,6 @@ impl Reactor {
                     }
                 }
             }
-        }
-        for (_, link) in self.links.drain() {
-            self.undertaker.take(link.bury(LinkError::Closed, Vec::new()));
         }
     }
 
@@ -217,6 +216,24 @@ impl Reactor {
     fn end_all(&mut self, why: &LinkError) {
         for (_, link) in self.links.drain() {
             self.undertaker.take(link.bury(why.clone(), Vec::new()));
+        }
+    }
+}
+
+impl Drop for Reactor {
+    /// Here rather than at the end of the loop: a panic must not free memory before the queue pairs
+    /// are destroyed.
+    fn drop(&mut self) {
+        self.end_all(&LinkError::Closed);
+        for command in self.commands.try_iter() {
+            match command {
+                Command::Adopt(link) => {
+                    self.undertaker.take(link.bury(LinkError::Closed, Vec::new()));
+                }
+                Command::End { keep, .. } => self.undertaker.keep(keep.into_iter().collect()),
+                // Never posted: no device knows of it.
+                Command::Post(_) | Command::Stop => {}
+            }
         }
     }
 }

@@ -3,7 +3,9 @@
 //! A thread of its own per port: destroying blocks, for milliseconds on adapters and for much
 //! longer where a driver is unwell, and the other links' work must not wait for that.
 
-use std::io;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -14,10 +16,10 @@ use super::queue::{QueuePair, Window};
 use super::work::{Held, Work};
 use crate::LinkError;
 
-/// All that is left of a link.
+/// All that is left of a link. Fields in the order in which they may go.
 pub(super) struct Burial {
-    pub(super) qp: QueuePair,
     pub(super) windows: Vec<Window>,
+    pub(super) qp: QueuePair,
     pub(super) works: Vec<Work>,
     pub(super) keep: Vec<Held>,
     pub(super) why: LinkError,
@@ -43,9 +45,13 @@ impl Undertaker {
         let thread =
             std::thread::Builder::new().name(format!("kw-end-{device}")).spawn(move || {
                 for task in queue {
-                    match task {
+                    let task = AssertUnwindSafe(move || match task {
                         Task::Bury(burial) => bury(*burial),
                         Task::Drop(held) => drop(held),
+                    });
+                    // A caller's destructor must not end the thread that others' links wait for.
+                    if catch_unwind(task).is_err() {
+                        tracing::error!("memory that a link held panicked on its drop");
                     }
                 }
             })?;
@@ -66,8 +72,11 @@ impl Undertaker {
     fn give(&self, task: Task) {
         let tasks = self.tasks.as_ref().expect("the sender lives until the drop");
         let sent = tasks.send(task);
-        // Memory under a device would be freed.
-        assert!(sent.is_ok(), "the undertaker's thread lives as long as its handle");
+        if sent.is_err() {
+            // Nobody is left to destroy the queue pair in the order that keeps memory from being
+            // freed under the device.
+            abort(format_args!("the thread that destroys links is gone"));
+        }
     }
 }
 
@@ -82,8 +91,18 @@ impl Drop for Undertaker {
     }
 }
 
+/// Ends the process, where going on would free memory that a device may still write to. Not a panic:
+/// profiles unwind, and other threads would go on.
+pub(super) fn abort(why: fmt::Arguments<'_>) -> ! {
+    tracing::error!("{why}; the process ends, for the device may still use its memory");
+    // Clients need not listen to traces.
+    let _ = writeln!(io::stderr(), "keyway: {why}");
+    std::process::abort()
+}
+
 fn bury(burial: Burial) {
-    let Burial { qp, windows, works, keep, why, status, share } = burial;
+    // In this order unwinding, too, drops the queue pair before the memory.
+    let Burial { keep, works, status, share, why, qp, windows } = burial;
     if let Err(error) = qp.fail() {
         tracing::debug!(%error, "a queue pair did not go into its error state");
     }

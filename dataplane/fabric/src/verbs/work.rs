@@ -41,16 +41,34 @@ pub(super) enum Verb {
     Read { registration: Arc<Registration>, lease: Option<Lease>, local: u64, remote: RemoteWindow },
     Invalidate { key: RemoteKey },
     Heartbeat,
-    Bind { registration: Arc<Registration>, address: u64, length: u32, direction: Direction },
+    Bind(Bind),
     Binding { slot: usize },
     Revoke { slot: usize, key: RemoteKey },
+}
+
+/// What a window is bound to.
+pub(super) struct Bind {
+    pub(super) registration: Arc<Registration>,
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) direction: Direction,
+    /// Stands for a free window.
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// Who waits for it.
 pub(super) enum Reply {
     Batch(oneshot::Sender<Result<Landed, LinkError>>),
-    Bind(oneshot::Sender<Result<Bound, LinkError>>),
+    Bind(Box<dyn Lend>),
     Revoke(oneshot::Sender<Result<(), LinkError>>),
+    /// Nobody: a lend was given up before its key was told. The memory waits for the key's end.
+    Abandoned(Held),
+}
+
+/// Memory on its way into a window. Whoever drops it gives the memory back to the task that waits.
+pub(super) trait Lend: Send {
+    /// The window is bound. Gives the memory where nobody waits any more: the key is to be ended.
+    fn bound(self: Box<Self>, bound: Bound) -> Option<Held>;
 }
 
 impl Reply {
@@ -67,8 +85,9 @@ impl Reply {
         // Nobody may be waiting any more.
         match self {
             Self::Batch(reply) => drop(reply.send(Err(why))),
-            Self::Bind(reply) => drop(reply.send(Err(why))),
+            Self::Bind(lend) => drop(lend),
             Self::Revoke(reply) => drop(reply.send(Err(why))),
+            Self::Abandoned(memory) => drop(memory),
         }
     }
 }

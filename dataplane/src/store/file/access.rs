@@ -14,6 +14,9 @@ use super::disk::ring::Ring;
 use super::disk::threads::Threads;
 use crate::store::{AccessMode, StoreConfig};
 
+/// Of files that are made: objects' bytes are nobody else's on this machine.
+pub(super) const FILE_MODE: u32 = 0o600;
+
 /// What was chosen, and why.
 pub(super) struct Access {
     pub(super) disk: Arc<dyn Disk>,
@@ -77,6 +80,7 @@ fn probe_direct(dir: &Path) -> io::Result<()> {
         .write(true)
         .create(true)
         .truncate(true)
+        .mode(FILE_MODE)
         .custom_flags(libc::O_DIRECT)
         .open(&path);
     let _ = std::fs::remove_file(&path);

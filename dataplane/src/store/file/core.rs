@@ -104,22 +104,41 @@ impl Core {
         StoreError::Device { operation, sticky: false, source: Arc::new(error) }
     }
 
-    /// The error of a flush: sticky, since the kernel may have dropped the dirty state.
+    /// How many flushes have found no space; asked for before a chunk's first write, and told to
+    /// [`check_kept`](Self::check_kept) after its flush.
+    pub(super) fn full_syncs(&self) -> u64 {
+        self.disk.counters().full_syncs.load(Ordering::Relaxed)
+    }
+
+    /// Whether a flush that succeeded speaks for all that was written since `full_syncs` was
+    /// asked for.
+    ///
+    /// File systems that find places for data late may find none in a flush. What they cannot
+    /// write they drop, of whichever chunk it is, and one flush is told: the next one, another
+    /// chunk's maybe, succeeds. So a flush without space fails every chunk that was written to
+    /// before it and not yet flushed, and no other: what a flush before has answered for is on
+    /// the disk. That is all that was lost, and none of it was published; so, unlike after
+    /// other errors, the store can go on. The engines count such a flush before they begin the
+    /// next, and for all volumes together: they share the file system that is full.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`].
+    pub(super) fn check_kept(&self, full_syncs: u64) -> Result<(), StoreError> {
+        if self.full_syncs() == full_syncs { Ok(()) } else { Err(StoreError::Full) }
+    }
+
+    /// The error of a flush, or of a write with a flush behind it: sticky, since the kernel may
+    /// have dropped the dirty state; unless there was no space, see
+    /// [`check_kept`](Self::check_kept).
     pub(super) fn sync_failed(&self, operation: &'static str, error: &io::Error) -> StoreError {
+        if is_no_space(error) {
+            return StoreError::Full;
+        }
         let source = Arc::new(io::Error::new(error.kind(), error.to_string()));
         if self.failed.set(Arc::clone(&source)).is_ok() {
             tracing::error!(%error, operation, "a flush failed: the store refuses writes");
         }
         StoreError::Device { operation, sticky: true, source }
-    }
-
-    /// The error of a write with a flush behind it, whichever of both it was.
-    pub(super) fn write_and_sync_failed(
-        &self,
-        operation: &'static str,
-        error: &io::Error,
-    ) -> StoreError {
-        if is_no_space(error) { StoreError::Full } else { self.sync_failed(operation, error) }
     }
 
     pub(super) fn read_failed(error: io::Error) -> StoreError {

@@ -34,6 +34,8 @@ pub(super) struct ExtentWriter {
     extent: Arc<Extent>,
     written: u64,
     sums: Vec<u32>,
+    /// [`Core::full_syncs`] before the first write.
+    full_syncs: u64,
     under_way: FuturesUnordered<BoxFuture<'static, std::io::Result<()>>>,
 }
 
@@ -47,6 +49,7 @@ impl ExtentWriter {
             extent: Arc::new(Extent { units, length: chunk.length as u32 }),
             written: 0,
             sums: Vec::with_capacity(chunk.length.div_ceil(BLOCK_BYTES) as usize),
+            full_syncs: core.full_syncs(),
             under_way: FuturesUnordered::new(),
         })
     }
@@ -73,6 +76,7 @@ impl ExtentWriter {
         self.write_header().await?;
         let synced = self.core.disk.sync(&self.extent.units.volume.target).await;
         synced.map_err(|error| self.core.sync_failed("flushing", &error))?;
+        self.core.check_kept(self.full_syncs)?;
         Ok(Box::new(StagedExtent {
             core: self.core,
             chunk: self.chunk,

@@ -107,7 +107,8 @@ impl Superblock {
 
     pub(super) fn decode(page: &[u8]) -> Option<Self> {
         let mut page = PageReader::open(page, VOLUME_MAGIC)?;
-        Some(Self { store: page.take()?, volume: page.u32()?, units: page.u32()? })
+        let decoded = Self { store: page.take()?, volume: page.u32()?, units: page.u32()? };
+        (u64::from(decoded.units) <= VOLUME_UNITS_MAX).then_some(decoded)
     }
 }
 

@@ -14,8 +14,9 @@
 //! Order of a PUT: data and header written → one flush → the index shows the chunk → the
 //! gateway commits its metadata. docs/decisions/0003-file-store-layout.md gives the reasons.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,8 @@ mod core;
 mod crash_tests;
 mod disk;
 mod extent;
+#[cfg(test)]
+mod full_tests;
 mod identity;
 mod index;
 mod layout;
@@ -185,9 +188,26 @@ impl FileStore {
     }
 }
 
+/// Of a directory that is made, as [`access::FILE_MODE`].
+const DIR_MODE: u32 = 0o700;
+
+/// What all other users of the machine may do.
+const OTHERS_MODE: u32 = 0o007;
+
+/// Makes the directory where it is missing. The mode of one that is there is its owner's choice.
 fn prepare_dir(dir: &Path) -> Result<(), OpenStoreError> {
-    std::fs::create_dir_all(dir)
-        .map_err(|source| OpenStoreError::Dir { path: dir.to_owned(), source })
+    let failed = |source| OpenStoreError::Dir { path: dir.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
+    let mode = std::fs::metadata(dir).map_err(failed)?.mode();
+    if mode & OTHERS_MODE != 0 {
+        // Volumes of an earlier release are readable by everyone who reaches them.
+        tracing::warn!(
+            dir = %dir.display(),
+            mode = %format_args!("{:o}", mode & 0o7777),
+            "the store's directory is open to other users of this machine: chmod 700 closes it"
+        );
+    }
+    Ok(())
 }
 
 #[async_trait]

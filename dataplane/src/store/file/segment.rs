@@ -7,7 +7,6 @@
 //! One batch is under way at a time: a torn one is the segment's last.
 
 use std::any::Any;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -65,6 +64,9 @@ struct Open {
     segment: Arc<Segment>,
     /// The first page that is free.
     page: usize,
+    /// [`Core::full_syncs`] before its header was written: the first batch's flush is also the
+    /// header's.
+    full_syncs: u64,
 }
 
 impl Writer {
@@ -98,8 +100,10 @@ impl Writer {
     /// Makes sure that the open segment has `pages` pages left.
     async fn make_room(&mut self, pages: usize, spare: usize) -> Result<(), StoreError> {
         self.core.check_writable()?;
+        let full_syncs = self.core.full_syncs();
         if let Some(open) = &self.open
             && open.segment.pages() - open.page >= pages
+            && open.full_syncs == full_syncs
         {
             return Ok(());
         }
@@ -124,7 +128,7 @@ impl Writer {
         let written = self.core.disk.write(target, offset, vec![(lease, PAGE)], false, keep).await;
         written.map_err(|error| self.core.write_failed("writing a segment's header", error))?;
         self.core.segments.lock().push(Arc::downgrade(&segment));
-        self.open = Some(Open { segment, page: 0 });
+        self.open = Some(Open { segment, page: 0, full_syncs });
         Ok(())
     }
 
@@ -151,7 +155,7 @@ fn count_fitting(waiting: &[Append], pages_free: usize) -> usize {
 }
 
 /// Writes a batch at the segment's first free page and answers its chunks when durable.
-async fn write_batch(core: &Core, open: &mut Open, batch: Vec<Append>) -> io::Result<()> {
+async fn write_batch(core: &Core, open: &mut Open, batch: Vec<Append>) -> Result<(), StoreError> {
     let segment = &open.segment;
     let first_page = open.page;
     let mut header = Batch {
@@ -182,7 +186,11 @@ async fn write_batch(core: &Core, open: &mut Open, batch: Vec<Append>) -> io::Re
     open.page += usize::from(header.pages);
     let offset = segment.page_offset(first_page);
     let keep = Arc::clone(segment) as Arc<dyn Any + Send + Sync>;
-    match core.disk.write(&segment.units.volume.target, offset, buffers, true, keep).await {
+    let written = core.disk.write(&segment.units.volume.target, offset, buffers, true, keep).await;
+    let kept = written
+        .map_err(|error| core.sync_failed("writing a batch", &error))
+        .and_then(|()| core.check_kept(open.full_syncs));
+    match kept {
         Ok(()) => {
             for (done, record) in answers {
                 // A receiver that is gone leaves a dead record, reclaimed with its segment.
@@ -191,9 +199,8 @@ async fn write_batch(core: &Core, open: &mut Open, batch: Vec<Append>) -> io::Re
             Ok(())
         }
         Err(error) => {
-            let failed = core.write_and_sync_failed("writing a batch", &error);
             for (done, _) in answers {
-                let _ = done.send(Err(failed.clone()));
+                let _ = done.send(Err(error.clone()));
             }
             Err(error)
         }

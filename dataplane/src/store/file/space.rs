@@ -13,7 +13,7 @@ use keyway_proto::unit::{GIB, MIB};
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
-use super::access::open_volume;
+use super::access::{FILE_MODE, open_volume};
 use super::bitmap::Bitmap;
 use super::disk::Target;
 use super::layout::{Geometry, Superblock, UNIT};
@@ -267,8 +267,9 @@ impl Space {
     }
 
     fn fill_volume(&self, path: &Path, number: u32, geometry: Geometry) -> io::Result<()> {
-        use std::os::unix::fs::FileExt as _;
-        let file = File::options().write(true).create(true).truncate(true).open(path)?;
+        use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
         let bytes = geometry.file_bytes();
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             // A file system that cannot: the space comes as it is written to.

@@ -1,12 +1,13 @@
-//! The file store: conformance over every way to the disk, reopening, damage, full disks.
+//! The file store: conformance over every way to the disk, reopening, damage.
 
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
 use keyway_fabric::memory::LeaseClass;
 use keyway_proto::ByteRange;
 use keyway_proto::unit::{BLOCK_BYTES, KIB, MIB};
 use tempfile::TempDir;
 
+use super::space::volume_path;
 use super::*;
 use crate::store::{AccessMode, conformance};
 
@@ -32,7 +33,7 @@ pub(super) fn pool() -> LeasePool {
     LeasePool::new(8 << 20).expect("memory")
 }
 
-fn open(config: &StoreConfig, pool: &LeasePool) -> Arc<dyn BlobStore> {
+pub(super) fn open(config: &StoreConfig, pool: &LeasePool) -> Arc<dyn BlobStore> {
     Arc::new(FileStore::open(NODE, config, pool.clone()).expect("opened"))
 }
 
@@ -246,6 +247,27 @@ async fn a_store_is_opened_once_and_by_its_node() {
     assert!(matches!(foreign, Err(OpenStoreError::Foreign { .. })));
 }
 
+/// Nobody else on the machine reads what is stored; a directory that was there stays as it was.
+#[tokio::test]
+async fn what_is_made_is_its_owners_alone() {
+    let (dir, pool) = (dir(), pool());
+    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o7777;
+    for there in [None, Some(0o750), Some(0o755)] {
+        let mut config = config(&dir);
+        config.dir = dir.path().join(format!("{there:?}/store"));
+        if let Some(mode) = there {
+            std::fs::create_dir_all(&config.dir).expect("made");
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&config.dir, permissions).expect("changed");
+        }
+        let store = open(&config, &pool);
+        conformance::put(&store, &pool, 100).await.expect("room");
+        assert_eq!(mode(&config.dir), there.unwrap_or(0o700));
+        assert_eq!(mode(&volume_path(&config.dir, 0)), 0o600);
+        store.close().await;
+    }
+}
+
 /// Dropping a PUT at every point gives its space and buffers back.
 #[tokio::test]
 async fn dropped_writers_give_back() {
@@ -267,82 +289,4 @@ async fn dropped_writers_give_back() {
     assert_eq!(store.usage().free_bytes, free - (published - MIB));
     assert_eq!(pool.stats().leased_bytes, 0);
     assert!(pool.try_lease(LeaseClass::Unit).is_some());
-}
-
-/// Keeps a small file system full of the store's own volumes, then frees space in two ways.
-#[tokio::test]
-async fn a_full_disk_refuses_and_recovers() {
-    let Some(disk) = SmallDisk::mount() else { return };
-    let pool = pool();
-    let config = StoreConfig {
-        dir: disk.path().join("store"),
-        capacity_bytes: None,
-        volume_bytes: 8 * MIB,
-        scrub_bytes_per_second: 0,
-        ..StoreConfig::default()
-    };
-    let other = disk.path().join("other");
-    std::fs::write(&other, vec![1; 10 << 20]).expect("written");
-    let store = open(&config, &pool);
-    let mut chunks = Vec::new();
-    let full = loop {
-        match conformance::put(&store, &pool, 2 * MIB).await {
-            Ok(chunk) => chunks.push(chunk),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(full, StoreError::Full), "{full}");
-    assert!(!chunks.is_empty());
-    let small = conformance::put(&store, &pool, 300 * KIB).await;
-    assert!(matches!(small, Ok(_) | Err(StoreError::Full)));
-    for chunk in &chunks {
-        conformance::verify(&store, *chunk).await;
-    }
-    // Chunks are given up: their units are used again.
-    store.release(&[chunks.pop().expect("stored").id]);
-    chunks.push(conformance::put(&store, &pool, 2 * MIB).await.expect("space was freed"));
-    // The disk gets space from elsewhere: the store grows without a restart.
-    std::fs::remove_file(&other).expect("removed");
-    for _ in 0..3 {
-        chunks.push(conformance::put(&store, &pool, 2 * MIB).await.expect("the disk has room"));
-    }
-    for chunk in &chunks {
-        conformance::verify(&store, *chunk).await;
-    }
-    store.close().await;
-}
-
-/// A tmpfs of 48 MiB, unmounted on drop.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let dir = dir();
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"])
-            .arg(dir.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Self(dir)),
-            Ok(output) => {
-                let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                println!("skipped: cannot mount a tmpfs: {}", why.trim());
-                None
-            }
-            Err(error) => {
-                println!("skipped: cannot run mount: {error}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
 }

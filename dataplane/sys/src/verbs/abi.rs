@@ -387,6 +387,7 @@ pub const WR_BIND_MW: c_int = 8;
 pub const WR_SEND_WITH_INV: c_int = 9;
 
 pub const SEND_SIGNALED: c_uint = 1 << 1;
+pub const SEND_INLINE: c_uint = 1 << 3;
 
 /// `struct ibv_srq_init_attr`.
 #[repr(C)]

@@ -9,30 +9,33 @@ use keyway_proto::{Checksum, ChecksumKind, VersionId};
 use super::{CatalogError, NamedPart};
 use crate::record::{ChecksumType, Object, ObjectChecksum, Part, PartSummary, UnixMs, Upload};
 
-/// The object that `named` makes of the upload's `parts`; nobody's, so far.
+/// The object that the parts [chosen](choose) make; nobody's, so far.
 pub(super) fn assemble(
     upload: Upload,
-    parts: &[Part],
-    named: &[NamedPart],
+    chosen: &[&Part],
     claimed: Option<Checksum>,
     version: VersionId,
     now: UnixMs,
 ) -> Result<Object, CatalogError> {
-    let chosen = choose(parts, named)?;
-    let size = total_size(&chosen)?;
+    let size = total_size(chosen)?;
     let (kind, of) = upload.checksum.unwrap_or((ChecksumKind::Crc64Nvme, ChecksumType::FullObject));
     let value = match of {
-        ChecksumType::FullObject => combined(&chosen, kind),
-        ChecksumType::Composite => composite(&chosen, kind),
+        ChecksumType::FullObject => combined(chosen, kind),
+        ChecksumType::Composite => composite(chosen, kind),
     };
     if value.is_none() && upload.checksum.is_some() {
         let lacking = chosen.iter().find(|part| value_of(part, kind).is_none());
         return Err(CatalogError::InvalidPart(lacking.map_or(0, |part| part.number)));
     }
     if let Some(claimed) = claimed {
-        let derived =
-            if claimed.kind() == kind { value } else { combined(&chosen, claimed.kind()) };
-        if derived.is_some_and(|derived| derived != claimed) {
+        let derived = match upload.checksum {
+            _ if claimed.kind() == kind => value,
+            // What the upload was begun with is what it ends with.
+            Some(_) => None,
+            None => combined(chosen, claimed.kind()),
+        };
+        // What cannot be compared is not taken for right.
+        if derived != Some(claimed) {
             return Err(CatalogError::ChecksumMismatch);
         }
     }
@@ -41,7 +44,7 @@ pub(super) fn assemble(
         named: false,
         size,
         modified: now,
-        etag: etag(&chosen),
+        etag: etag(chosen),
         checksum: value.map(|value| ObjectChecksum { value, kind: of }),
         headers: upload.headers,
         parts: chosen
@@ -59,7 +62,10 @@ pub(super) fn assemble(
 }
 
 /// The parts that are named, if they ascend and are those that were stored.
-fn choose<'p>(parts: &'p [Part], named: &[NamedPart]) -> Result<Vec<&'p Part>, CatalogError> {
+pub(super) fn choose<'p>(
+    parts: &'p [Part],
+    named: &[NamedPart],
+) -> Result<Vec<&'p Part>, CatalogError> {
     if named.is_empty() {
         return Err(CatalogError::InvalidPart(0));
     }
@@ -129,4 +135,57 @@ fn composite(chosen: &[&Part], kind: ChecksumKind) -> Option<Checksum> {
         hasher.update(value_of(part, kind)?.value());
     }
     Some(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_proto::{Durability, UploadId};
+
+    use super::*;
+    use crate::record::ObjectHeaders;
+
+    /// An object of one part, of the bytes `abc`, that has checksums of these kinds.
+    fn assembled(
+        upload: Option<(ChecksumKind, ChecksumType)>,
+        kept: &[ChecksumKind],
+        claimed: Checksum,
+    ) -> Result<Object, CatalogError> {
+        let upload = Upload {
+            id: UploadId::new(5, [7; 10]),
+            key: "k".parse().expect("a key"),
+            initiated: UnixMs(5),
+            headers: ObjectHeaders::default(),
+            checksum: upload,
+        };
+        let part = Part {
+            number: 1,
+            size: 3,
+            etag: "e".into(),
+            modified: UnixMs(6),
+            checksums: kept.iter().map(|kind| Checksum::of(*kind, b"abc")).collect(),
+            extents: Vec::new(),
+            durability: Durability::Disk,
+            stored_by: None,
+        };
+        assemble(upload, &[&part], Some(claimed), VersionId::new(7, [8; 10]), UnixMs(7))
+    }
+
+    #[test]
+    fn a_checksum_that_cannot_be_compared_is_not_taken_for_right() {
+        use ChecksumKind::{Crc32, Crc64Nvme, Sha256};
+        let right = |kind| Checksum::of(kind, b"abc");
+        let of_crc64 = Some((Crc64Nvme, ChecksumType::FullObject));
+        for (upload, kept, claimed, is_taken) in [
+            (None, &[Crc64Nvme][..], Crc64Nvme, true),
+            (None, &[Crc64Nvme, Crc32], Crc32, true),
+            (None, &[Crc64Nvme], Crc32, false),
+            (None, &[Crc64Nvme, Sha256], Sha256, false),
+            (of_crc64, &[Crc64Nvme], Crc64Nvme, true),
+            (of_crc64, &[Crc64Nvme, Crc32], Crc32, false),
+        ] {
+            let made = assembled(upload, kept, right(claimed));
+            let refused = matches!(made, Err(CatalogError::ChecksumMismatch));
+            assert_eq!((made.is_ok(), refused), (is_taken, !is_taken), "{upload:?} {claimed}");
+        }
+    }
 }

@@ -63,7 +63,7 @@ async fn drain(
     signals: &mut Signals,
     telemetry: Installed,
 ) -> anyhow::Result<()> {
-    tracing::info!("draining: a second signal ends at once");
+    tracing::info!("draining: another signal, a second or more from now, ends at once");
     tokio::select! {
         drained = stop => {
             if !drained {

@@ -9,8 +9,8 @@ use crate::settings::{ServerArgs, runtime};
 ///
 /// Prints one line on standard output when it takes requests:
 /// `keyway ready: URL admin=URL access-key=ID [authority=FILE]`. Logs go to standard error.
-/// SIGTERM and Ctrl-C let requests under way finish; a second one ends at once. SIGHUP reads
-/// the certificate files again.
+/// SIGTERM and Ctrl-C let requests under way finish; another one, a second or more after the
+/// first, ends at once. SIGHUP reads the certificate files again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use keyway_meta::catalog::{Completing, NamedPart, PendingIn};
-use keyway_meta::{Bucket, CatalogError, ChecksumType, ObjectLock, Part, Upload};
+use keyway_meta::{CatalogError, ChecksumType, ObjectLock, Part, Upload};
 use keyway_proto::{Checksum, ChecksumKind, Digests, Durability, UploadId};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response};
@@ -18,8 +18,10 @@ use super::page::Encoding;
 use super::{Core, durability, etag, get, lock, notification, rdma, resolve, store};
 use crate::notify::{Act, Reporter};
 
+mod expected;
 mod listing;
 
+use expected::Expected;
 pub(super) use listing::{list_parts, list_uploads};
 
 /// CreateMultipartUpload.
@@ -154,16 +156,12 @@ pub(super) async fn complete(
     let id = upload_id(&input.upload_id)?;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let named = named_parts(input.multipart_upload.as_ref())?;
-    let claimed = claimed_checksum(input)?;
+    let expected = Expected::of(input, named.len())?;
     let asked = durability::asked(&request.headers)?;
     // It opens nothing, and need not be there.
     let customer = encryption::shown(core, &request.headers, &request.extensions)?;
     let owner = input.expected_bucket_owner.as_deref();
     let bucket = resolve::bucket(core, caller, &input.bucket, owner).await?;
-    if let Some(expected) = input.mpu_object_size {
-        check_size(core, &bucket, &key, id, &named, expected).await?;
-    }
-    check_type(core, &bucket, &key, id, input.checksum_type.as_ref()).await?;
     let wanted = durability::of_object(&bucket, asked);
     let reporter = notification::reporter(core, caller, &bucket, Act::Complete).await?;
     let site = Reporter::site(&bucket, reporter.as_ref());
@@ -176,20 +174,21 @@ pub(super) async fn complete(
         let now = core.clock.now();
         let completion = Completing {
             parts: &named,
-            checksum: claimed,
+            checksum: expected.checksum,
             condition: condition.clone(),
             durability: wanted,
             retention: lock::default_of(&core.catalog, &bucket, now).await?,
             now,
             stored_by: caller.storing_in(&bucket),
         };
-        let completing = core.catalog.complete_upload(site, &key, id, completion);
+        let accept = |upload: &Upload, parts: &[&Part]| expected.accept(upload, parts);
+        let completing = core.catalog.complete_upload_if(site, &key, id, completion, accept);
         match completing.await {
             Err(CatalogError::NotDurable) if settles < durability::SETTLES_MAX => {
                 settles += 1;
                 durability::settled(core, Awaited::Parts(id)).await?;
             }
-            completed => break completed?,
+            completed => break completed??,
         }
     };
     let mut headers = HeaderMap::new();
@@ -337,73 +336,4 @@ fn named_part(part: &CompletedPart) -> Result<NamedPart, Failure> {
         }
     }
     Ok(NamedPart { number, etag, checksum })
-}
-
-/// The checksum that the client gives for the whole; a composite one may carry `-N`.
-fn claimed_checksum(input: &CompleteMultipartUploadInput) -> Result<Option<Checksum>, Failure> {
-    let given = [
-        (ChecksumKind::Crc32, &input.checksum_crc32),
-        (ChecksumKind::Crc32c, &input.checksum_crc32c),
-        (ChecksumKind::Crc64Nvme, &input.checksum_crc64nvme),
-        (ChecksumKind::Sha1, &input.checksum_sha1),
-        (ChecksumKind::Sha256, &input.checksum_sha256),
-    ];
-    let mut given = given.into_iter().filter_map(|(kind, text)| text.as_ref().map(|t| (kind, t)));
-    let Some((kind, text)) = given.next() else { return Ok(None) };
-    let value = text.split_once('-').map_or(text.as_str(), |(value, _)| value);
-    match (Checksum::from_base64(kind, value), given.next()) {
-        (Some(checksum), None) => Ok(Some(checksum)),
-        _ => Err(Failure::refuse(
-            S3ErrorCode::InvalidRequest,
-            format!("Value for {} header is invalid.", checksums::header_of(kind)),
-        )),
-    }
-}
-
-/// Compares `x-amz-mp-object-size` with the sizes of the parts named.
-async fn check_size(
-    core: &Core,
-    bucket: &Bucket,
-    key: &keyway_proto::ObjectKey,
-    id: UploadId,
-    named: &[NamedPart],
-    expected: i64,
-) -> Result<(), Failure> {
-    let most = usize::from(keyway_proto::unit::PART_NUMBER_MAX);
-    let page = core.catalog.parts(bucket, key, id, 0, most).await?;
-    let is_named = |number: u16| named.iter().any(|part| part.number == number);
-    let size: u64 =
-        page.parts.iter().filter(|part| is_named(part.number)).map(|part| part.size).sum();
-    if u64::try_from(expected) == Ok(size) {
-        return Ok(());
-    }
-    Err(Failure::refuse(
-        S3ErrorCode::InvalidRequest,
-        format!(
-            "The provided 'x-amz-mp-object-size' header value {expected} does not match what was \
-             computed: {size}"
-        ),
-    ))
-}
-
-/// Compares `x-amz-checksum-type` with the type that the upload was created with.
-async fn check_type(
-    core: &Core,
-    bucket: &Bucket,
-    key: &keyway_proto::ObjectKey,
-    id: UploadId,
-    given: Option<&s3s::dto::ChecksumType>,
-) -> Result<(), Failure> {
-    let Some(given) = given else { return Ok(()) };
-    // Completing again finds no upload any more; its type was checked the first time.
-    let Ok(upload) = core.catalog.upload(bucket, key, id).await else { return Ok(()) };
-    let (_, of) = upload.checksum.unwrap_or((ChecksumKind::Crc64Nvme, ChecksumType::FullObject));
-    if *given == checksums::type_name(of) {
-        return Ok(());
-    }
-    Err(Failure::refuse(
-        S3ErrorCode::InvalidRequest,
-        "The upload was created with another checksum type. The complete request must include \
-         the same checksum type.",
-    ))
 }

@@ -17,6 +17,9 @@ use futures::future::BoxFuture;
 use keyway_fabric::memory::Lease;
 use tokio::sync::oneshot;
 
+use super::space::is_no_space;
+
+mod flight;
 pub(super) mod ring;
 pub(super) mod threads;
 
@@ -24,8 +27,9 @@ pub(super) mod threads;
 /// the pool's size keeps the queue far below this; a full one makes the submitter wait.
 const QUEUE_OPS_MAX: usize = 4096;
 
-/// How often one operation is started anew when the kernel says "interrupted" or "again".
-const RESTARTS_MAX: u8 = 16;
+/// How often one operation is started anew when the kernel says "interrupted" or "again", or
+/// has written a part.
+const RESTARTS_MAX: u8 = 64;
 
 /// A file that operations name.
 #[derive(Debug)]
@@ -84,9 +88,19 @@ pub(super) struct DiskCounters {
     pub(super) read_bytes: AtomicU64,
     pub(super) written_bytes: AtomicU64,
     pub(super) syncs: AtomicU64,
+    /// Flushes that found no space.
+    pub(super) full_syncs: AtomicU64,
 }
 
 impl DiskCounters {
+    /// Counts a flush: before it is answered, and before the file's next one begins.
+    pub(super) fn synced<T>(&self, outcome: &io::Result<T>) {
+        Self::add(&self.syncs, 1);
+        if outcome.as_ref().is_err_and(is_no_space) {
+            Self::add(&self.full_syncs, 1);
+        }
+    }
+
     pub(super) fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }

@@ -24,13 +24,12 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use io_uring::{IoUring, opcode, squeue, types};
-use keyway_fabric::memory::{Lease, LeasePool};
+use keyway_fabric::memory::LeasePool;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use super::{
-    Disk, DiskCounters, Done, Op, QUEUE_OPS_MAX, RESTARTS_MAX, Target, Write, same, short,
-};
+use super::flight::{Flight, Flights};
+use super::{Disk, DiskCounters, Done, Op, QUEUE_OPS_MAX, RESTARTS_MAX, Target, same, short};
 
 /// Operations in the kernel at once.
 const DEPTH: u32 = 256;
@@ -134,22 +133,6 @@ struct Reactor {
     disconnected: bool,
 }
 
-enum Flight {
-    Read { target: Arc<Target>, offset: u64, lease: Lease, length: usize, done: Done<Lease> },
-    Write { write: Write, vectors: Vec<libc::iovec> },
-    Sync { target: Arc<Target>, waiting: Vec<Done<()>> },
-}
-
-// SAFETY: the vectors of a write point into the leases beside them, which move between
-// threads as they are; nobody else follows the pointers.
-unsafe impl Send for Flight {}
-
-/// Operations in the kernel, by the number that their completion carries.
-struct Flights {
-    slots: Vec<Option<(Flight, u8)>>,
-    free: Vec<u32>,
-}
-
 #[derive(Default)]
 struct SyncQueue {
     running: bool,
@@ -181,8 +164,6 @@ impl Reactor {
             .register_files_sparse(FILES_MAX)
             .is_ok()
             .then(|| vec![-1; FILES_MAX as usize]);
-        let flights =
-            Flights { slots: (0..DEPTH).map(|_| None).collect(), free: (0..DEPTH).rev().collect() };
         Ok(Self {
             ring,
             ops,
@@ -191,7 +172,7 @@ impl Reactor {
             registered_files,
             waker,
             counters,
-            flights,
+            flights: Flights::new(DEPTH),
             syncs: HashMap::new(),
             wake_count: Box::new(0),
             closing: Vec::new(),
@@ -252,7 +233,7 @@ impl Reactor {
                     std::mem::forget(lease);
                     let _ = done.send(Err(same(error)));
                 }
-                Flight::Write { write, vectors } => {
+                Flight::Write { write, vectors, .. } => {
                     std::mem::forget((write.buffers, write.keep, vectors));
                     let _ = write.done.send(Err(same(error)));
                 }
@@ -280,17 +261,7 @@ impl Reactor {
             Op::Read { target, offset, lease, length, done } => {
                 self.launch(Flight::Read { target, offset, lease, length, done }, 0);
             }
-            Op::Write(write) => {
-                let vector = |(lease, length): &(Lease, usize)| libc::iovec {
-                    iov_base: lease.base().as_ptr().cast(),
-                    iov_len: *length,
-                };
-                let vectors = match &write.buffers[..] {
-                    [_] => Vec::new(),
-                    buffers => buffers.iter().map(vector).collect(),
-                };
-                self.launch(Flight::Write { write, vectors }, 0);
-            }
+            Op::Write(write) => self.launch(Flight::write(write, 0), 0),
             Op::Sync { target, done } => self.sync(target, done),
             Op::Close { done } => self.closing.push(done),
         }
@@ -330,20 +301,23 @@ impl Reactor {
                     opcode::Read::new(file, base, length).offset(*offset).build()
                 }
             }
-            Flight::Write { write, vectors } => match &write.buffers[..] {
-                [(lease, length)] => {
-                    let base = lease.base().as_ptr();
-                    let length = *length as u32;
-                    if self.registered_buffers && lease.is_of(&self.pool) {
-                        opcode::WriteFixed::new(file, base, length, 0).offset(write.offset).build()
-                    } else {
-                        opcode::Write::new(file, base, length).offset(write.offset).build()
+            Flight::Write { write, moved, vectors } => {
+                let offset = write.offset + *moved as u64;
+                match &write.buffers[..] {
+                    [(lease, length)] => {
+                        let base = lease.base().as_ptr().wrapping_add(*moved);
+                        let length = (length - moved) as u32;
+                        if self.registered_buffers && lease.is_of(&self.pool) {
+                            opcode::WriteFixed::new(file, base, length, 0).offset(offset).build()
+                        } else {
+                            opcode::Write::new(file, base, length).offset(offset).build()
+                        }
                     }
+                    _ => opcode::Writev::new(file, vectors.as_ptr(), vectors.len() as u32)
+                        .offset(offset)
+                        .build(),
                 }
-                _ => opcode::Writev::new(file, vectors.as_ptr(), vectors.len() as u32)
-                    .offset(write.offset)
-                    .build(),
-            },
+            }
             Flight::Sync { .. } => {
                 opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()
             }
@@ -401,9 +375,16 @@ impl Reactor {
                 DiskCounters::add(&self.counters.read_bytes, length as u64);
                 let _ = done.send(whole(moved, length).map(|()| lease));
             }
-            Flight::Write { write, .. } => {
-                DiskCounters::add(&self.counters.written_bytes, write.length() as u64);
-                match whole(moved, write.length()) {
+            Flight::Write { write, moved: before, .. } => {
+                let now = moved.as_ref().copied().unwrap_or_default();
+                DiskCounters::add(&self.counters.written_bytes, now as u64);
+                let landed = before + now;
+                if now > 0 && landed < write.length() && restarts < RESTARTS_MAX {
+                    // Something is in the way of the rest, a full disk above all, and the rest
+                    // fails with it. Direct I/O stops between blocks, where it can go on.
+                    return self.launch(Flight::write(write, landed), restarts + 1);
+                }
+                match whole(moved.map(|_| landed), write.length()) {
                     Ok(()) if write.sync => self.sync(write.target, write.done),
                     outcome => {
                         let _ = write.done.send(outcome);
@@ -411,7 +392,7 @@ impl Reactor {
                 }
             }
             Flight::Sync { target, waiting } => {
-                DiskCounters::add(&self.counters.syncs, 1);
+                self.counters.synced(&moved);
                 answer_all(waiting, &moved.map(|_| ()));
                 let queue = self.syncs.entry(target.slot).or_default();
                 let waiting = std::mem::take(&mut queue.waiting);
@@ -444,37 +425,6 @@ impl Reactor {
 enum FileName {
     Slot(u32),
     Descriptor(i32),
-}
-
-impl Flight {
-    fn target(&self) -> &Target {
-        match self {
-            Self::Read { target, .. } | Self::Sync { target, .. } => target,
-            Self::Write { write, .. } => &write.target,
-        }
-    }
-}
-
-impl Flights {
-    fn are_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
-    }
-
-    fn are_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
-    fn insert(&mut self, flight: Flight, restarts: u8) -> u32 {
-        let number = self.free.pop().expect("the caller made sure of a free slot");
-        self.slots[number as usize] = Some((flight, restarts));
-        number
-    }
-
-    fn remove(&mut self, number: u64) -> (Flight, u8) {
-        let number = number as u32;
-        self.free.push(number);
-        self.slots[number as usize].take().expect("a completion belongs to a flight")
-    }
 }
 
 fn whole(moved: io::Result<usize>, asked: usize) -> io::Result<()> {

@@ -108,6 +108,7 @@ fn perform_write(write: Write, shared: &Shared) {
     let mut offset = write.offset;
     let mut result = Ok(());
     for (lease, length) in &write.buffers {
+        // Goes on after a part: the rest fails with what was in the way.
         result = write.target.file.write_all_at(&lease[..*length], offset);
         if result.is_err() {
             break;
@@ -135,7 +136,7 @@ fn perform_sync(target: &Arc<Target>, done: Done<()>, shared: &Shared) {
             std::mem::take(&mut queues.get_mut(&target.slot).expect("inserted above").waiting);
         drop(queues);
         let result = target.file.sync_data();
-        DiskCounters::add(&shared.counters.syncs, 1);
+        shared.counters.synced(&result);
         for done in waiting {
             let _ = done.send(result.as_ref().copied().map_err(same));
         }

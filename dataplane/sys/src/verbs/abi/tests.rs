@@ -74,7 +74,7 @@ fn ours() -> String {
 }
 
 /// The header's constants under its own names.
-const CONSTANTS: [(&str, i64); 53] = [
+const CONSTANTS: [(&str, i64); 54] = [
     ("IBV_DEVICE_MEM_WINDOW_TYPE_2A", DEVICE_MEM_WINDOW_TYPE_2A as i64),
     ("IBV_DEVICE_MEM_WINDOW_TYPE_2B", DEVICE_MEM_WINDOW_TYPE_2B as i64),
     ("IBV_PORT_ACTIVE", PORT_ACTIVE as i64),
@@ -114,6 +114,7 @@ const CONSTANTS: [(&str, i64); 53] = [
     ("IBV_WR_BIND_MW", WR_BIND_MW as i64),
     ("IBV_WR_SEND_WITH_INV", WR_SEND_WITH_INV as i64),
     ("IBV_SEND_SIGNALED", SEND_SIGNALED as i64),
+    ("IBV_SEND_INLINE", SEND_INLINE as i64),
     ("IBV_WC_LOC_ACCESS_ERR", WC_LOC_ACCESS_ERR as i64),
     ("IBV_WC_REM_ACCESS_ERR", WC_REM_ACCESS_ERR as i64),
     ("IBV_WC_RETRY_EXC_ERR", WC_RETRY_EXC_ERR as i64),

@@ -15,11 +15,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use keyway_proto::{Checksum, ChecksumKind};
 
 use super::Write;
+use super::flush::{Flushed, Flushes};
 
 /// The file's name within the data directory.
 pub(super) const FILE_NAME: &str = "metadata.journal";
@@ -34,6 +36,7 @@ const REMOVED: u32 = u32::MAX;
 /// The file, and the records that wait to be written to it.
 pub(super) struct Journal {
     file: File,
+    flushes: Arc<Flushes>,
     /// Where the next record will be written.
     at: usize,
     /// Whole records, not yet written.
@@ -95,7 +98,7 @@ impl Journal {
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<Recorded>)> {
+    pub(super) fn open(dir: &Path, flushes: &Arc<Flushes>) -> io::Result<(Self, Vec<Recorded>)> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(dir.join(FILE_NAME))?;
@@ -105,11 +108,11 @@ impl Journal {
         if there < BYTES {
             // Blocks that are there are written without a change of the file system's.
             file.write_all_at(&bytes[there..], there as u64)?;
-            file.sync_all()?;
-            File::open(dir)?.sync_all()?;
+            flushes.run(Flushed::Journal, &file)?;
+            flushes.run(Flushed::Journal, &File::open(dir)?)?;
         }
         let (records, at) = read(bytes.into());
-        Ok((Self { file, at, waiting: Vec::new() }, records))
+        Ok((Self { file, flushes: Arc::clone(flushes), at, waiting: Vec::new() }, records))
     }
 
     /// Takes a record, to be written with the next [`sync`](Self::sync); gives it up where it does
@@ -129,7 +132,7 @@ impl Journal {
     /// The device's; what was taken may then be there or not.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.file.write_all_at(&self.waiting, self.at as u64)?;
-        self.file.sync_data()?;
+        self.flushes.run(Flushed::Journal, &self.file)?;
         self.at += self.waiting.len();
         self.waiting.clear();
         Ok(())
@@ -201,6 +204,10 @@ mod tests {
         record
     }
 
+    fn open(dir: &tempfile::TempDir) -> (Journal, Vec<Recorded>) {
+        Journal::open(dir.path(), &Flushes::real()).unwrap()
+    }
+
     fn numbers(records: &[Recorded]) -> Vec<u64> {
         records.iter().map(|record| record.number).collect()
     }
@@ -208,24 +215,24 @@ mod tests {
     #[test]
     fn records_are_read_as_they_were_taken_and_only_once_they_are_synced() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut journal, found) = Journal::open(dir.path()).unwrap();
+        let (mut journal, found) = open(&dir);
         assert!(found.is_empty());
         let rows = [row("a", Some("1")), row("b", None), row("", Some("")), row("c", Some("3"))];
         assert!(journal.push(record(1, &rows)) && journal.push(record(2, &[])));
-        assert!(Journal::open(dir.path()).unwrap().1.is_empty());
+        assert!(open(&dir).1.is_empty());
         journal.sync().unwrap();
-        let (mut journal, found) = Journal::open(dir.path()).unwrap();
+        let (mut journal, found) = open(&dir);
         assert_eq!(numbers(&found), [1, 2]);
         assert_eq!(found[0].rows, rows);
         assert!(journal.push(record(3, &rows)));
         journal.sync().unwrap();
-        assert_eq!(numbers(&Journal::open(dir.path()).unwrap().1), [1, 2, 3]);
+        assert_eq!(numbers(&open(&dir).1), [1, 2, 3]);
     }
 
     #[test]
     fn what_an_earlier_round_left_is_not_taken_for_this_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        let (mut journal, _) = open(&dir);
         for number in 1..=9 {
             assert!(journal.push(record(number, &[row("a", Some("1"))])));
         }
@@ -235,14 +242,14 @@ mod tests {
             assert!(journal.push(record(number, &[row("a", Some("2"))])));
         }
         journal.sync().unwrap();
-        assert_eq!(numbers(&Journal::open(dir.path()).unwrap().1), [10, 11, 12]);
+        assert_eq!(numbers(&open(&dir).1), [10, 11, 12]);
     }
 
     #[test]
     fn a_record_that_is_torn_or_turned_ends_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
-        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        let (mut journal, _) = open(&dir);
         let mut ends = vec![0];
         for number in 1..=3 {
             assert!(journal.push(record(number, &[row("key", Some("value"))])));
@@ -256,28 +263,28 @@ mod tests {
             torn[at..].fill(0);
             // Zeros may end a record that ends in zeros; these do not.
             std::fs::write(&path, &torn).unwrap();
-            assert_eq!(Journal::open(dir.path()).unwrap().1.len(), expected, "torn at {at}");
+            assert_eq!(open(&dir).1.len(), expected, "torn at {at}");
             let mut turned = whole.clone();
             turned[at] ^= 0x40;
             std::fs::write(&path, &turned).unwrap();
-            assert_eq!(Journal::open(dir.path()).unwrap().1.len(), expected, "turned at {at}");
+            assert_eq!(open(&dir).1.len(), expected, "turned at {at}");
         }
         // A file that was never made to its end.
         std::fs::write(&path, &whole[..ends[2]]).unwrap();
-        assert_eq!(numbers(&Journal::open(dir.path()).unwrap().1), [1, 2]);
+        assert_eq!(numbers(&open(&dir).1), [1, 2]);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), BYTES as u64);
     }
 
     #[test]
     fn what_does_not_fit_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        let (mut journal, _) = open(&dir);
         let large = "x".repeat(BYTES / 4);
         let taken =
             (1..).take_while(|n| journal.push(record(*n, &[row("k", Some(&large))]))).count();
         assert_eq!(taken, 3);
         journal.sync().unwrap();
-        assert_eq!(Journal::open(dir.path()).unwrap().1.len(), 3);
+        assert_eq!(open(&dir).1.len(), 3);
         journal.restart();
         assert!(journal.push(record(4, &[row("k", Some(&large))])));
     }

@@ -14,8 +14,11 @@
 //! A device without space: redb takes no further call after a failed write until it is opened
 //! again. So growth is refused while the device still has a reserve, which what the journal has and
 //! commits that free space may use; and after a failure all the same the file is closed and opened
-//! again.
+//! again. After any other failure of a [`flush`] no commit is taken any more.
 
+#[cfg(test)]
+mod fault_tests;
+mod flush;
 mod journal;
 mod tree;
 mod writer;
@@ -30,6 +33,7 @@ use parking_lot::RwLock;
 use redb::{ReadOnlyTable, StorageError};
 use tokio::sync::{mpsc, oneshot};
 
+use flush::{Flushes, is_flush_error};
 use writer::Writer;
 
 use super::stats::{Counters, GroupCommit, MetaStats};
@@ -80,12 +84,20 @@ impl EmbeddedStore {
         config: &MetaConfig,
         observe: impl Fn(GroupCommit) + Send + 'static,
     ) -> Result<Self, MetaError> {
+        Self::open_with(dir, config, Flushes::real(), Box::new(observe))
+    }
+
+    fn open_with(
+        dir: &Path,
+        config: &MetaConfig,
+        flushes: Arc<Flushes>,
+        observe: Box<dyn Fn(GroupCommit) + Send>,
+    ) -> Result<Self, MetaError> {
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         let snapshot = Arc::new(RwLock::new(None));
         let counters = Arc::new(Counters::default());
-        let (config, observe) = (config.clone(), Box::new(observe));
         let shared = (Arc::clone(&snapshot), Arc::clone(&counters));
-        let writer = Writer::new(dir, config, shared.0, queue, shared.1, observe)?;
+        let writer = Writer::new(dir, config.clone(), flushes, shared.0, queue, shared.1, observe)?;
         let writer = std::thread::Builder::new()
             .name("meta-writer".into())
             .spawn(move || writer.run())
@@ -171,6 +183,15 @@ fn other_error(doing: &str, error: redb::Error) -> MetaError {
     match error {
         redb::Error::Io(error) if is_full(&error) => MetaError::Full,
         error => engine_error(doing, &error),
+    }
+}
+
+/// The error of a commit. What was to be flushed may come back: that the device is full would be no
+/// answer.
+fn commit_error(error: redb::Error) -> MetaError {
+    match error {
+        redb::Error::Io(error) if is_flush_error(&error) => engine_error("committing", &error),
+        error => other_error("committing", error),
     }
 }
 

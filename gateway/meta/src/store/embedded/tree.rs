@@ -1,5 +1,6 @@
 //! The tree on its device, and the journal in front of it.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use redb::{
     TransactionError, WriteTransaction,
 };
 
+use super::flush::{Flushes, TreeFile};
 use super::journal::{Journal, Record, Recorded};
-use super::{FILE_NAME, Snapshot, Write, engine_error, io_error, other_error};
+use super::{FILE_NAME, Snapshot, Write, commit_error, engine_error, io_error, other_error};
 use crate::store::{MetaConfig, MetaError};
 
 pub(super) const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("keyway");
@@ -36,10 +38,14 @@ pub(super) struct Tree {
 
 impl Tree {
     /// Opens it, makes it if it is not there, and takes in what the journal alone has.
-    pub(super) fn open(dir: &Path, config: &MetaConfig) -> Result<Self, MetaError> {
+    pub(super) fn open(
+        dir: &Path,
+        config: &MetaConfig,
+        flushes: &Arc<Flushes>,
+    ) -> Result<Self, MetaError> {
         // Its lock comes first: the journal is of whoever has it.
-        let mut database = open_database(dir, config)?;
-        let (mut journal, records) = match Journal::open(dir) {
+        let mut database = open_database(dir, config, flushes)?;
+        let (mut journal, records) = match Journal::open(dir, flushes) {
             Ok((journal, records)) => (Some(journal), records),
             Err(error) => match io_error("opening the journal", &error) {
                 // It was never made, then.
@@ -57,7 +63,7 @@ impl Tree {
             // A full device must not keep the store from being read.
             Err(MetaError::Full) => {
                 drop(database);
-                database = open_database(dir, config)?;
+                database = open_database(dir, config, flushes)?;
                 let number = take_in(&database, &records, redb::Durability::None)?;
                 let rows = records.iter().map(|record| record.rows.len() as u64).sum();
                 Ok(Self { database, journal, number, rows })
@@ -100,15 +106,16 @@ impl Tree {
         if is_taken {
             if let Some(journal) = self.journal.as_mut().filter(|_| durability > Durability::Memory)
             {
-                journal.sync().map_err(|e| io_error("writing the journal", &e))?;
+                // What is in the journal may come back: that the device is full would be no answer,
+                // neither here nor below.
+                journal.sync().map_err(|e| engine_error("writing the journal", &e))?;
             }
             let in_memory = transaction.set_durability(redb::Durability::None);
             in_memory.map_err(|e| other_error("committing", e.into()))?;
-            // What is in the journal may come back: that the device is full would be no answer.
             transaction.commit().map_err(|e| engine_error("committing", &e))?;
             self.rows += rows;
         } else {
-            transaction.commit().map_err(|e| other_error("committing", e.into()))?;
+            transaction.commit().map_err(|e| commit_error(e.into()))?;
             self.is_written();
         }
         self.number = number;
@@ -133,10 +140,18 @@ impl Tree {
 }
 
 /// Opens the file, and makes it if it is not there.
-fn open_database(dir: &Path, config: &MetaConfig) -> Result<Database, MetaError> {
+fn open_database(
+    dir: &Path,
+    config: &MetaConfig,
+    flushes: &Arc<Flushes>,
+) -> Result<Database, MetaError> {
     let cache_bytes = usize::try_from(config.cache_bytes).unwrap_or(usize::MAX);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(dir.join(FILE_NAME)).map_err(|e| io_error("opening", &e))?;
+    let file = TreeFile::new(file, flushes).map_err(|e| other_error("opening", e.into()))?;
     let mut builder = Database::builder();
-    let database = builder.set_cache_size(cache_bytes).create(dir.join(FILE_NAME));
+    let database = builder.set_cache_size(cache_bytes).create_with_backend(file);
     let database = database.map_err(|e| other_error("opening", e.into()))?;
     match newest(&database) {
         // Only then: a full device must not keep the store from being read.

@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use redb::{ReadableTable as _, StorageError};
 use tokio::sync::mpsc;
 
+use super::flush::Flushes;
 use super::tree::{TABLE, Tree, WriteTable, apply};
 use super::{Request, Snapshot, Write, engine_error, other_error, storage_error};
 use crate::store::stats::{Counters, GroupCommit};
@@ -26,6 +27,7 @@ pub(super) struct Writer {
     device: File,
     dir: PathBuf,
     config: MetaConfig,
+    flushes: Arc<Flushes>,
     snapshot: Arc<RwLock<Option<Snapshot>>>,
     /// `None` only between a failure and the next successful opening.
     tree: Option<Tree>,
@@ -53,6 +55,7 @@ impl Writer {
     pub(super) fn new(
         dir: &Path,
         config: MetaConfig,
+        flushes: Arc<Flushes>,
         snapshot: Arc<RwLock<Option<Snapshot>>>,
         queue: mpsc::Receiver<Request>,
         counters: Arc<Counters>,
@@ -61,7 +64,7 @@ impl Writer {
         let device = File::open(dir).map_err(|e| engine_error("opening the directory", &e))?;
         let dir = dir.to_owned();
         let mut writer =
-            Self { device, dir, config, snapshot, tree: None, queue, counters, observe };
+            Self { device, dir, config, flushes, snapshot, tree: None, queue, counters, observe };
         writer.open()?;
         Ok(writer)
     }
@@ -88,11 +91,16 @@ impl Writer {
 
     /// One commit of all batches whose preconditions hold. An error means all of them.
     fn commit_group(&mut self, group: &[Request]) -> Result<Vec<Result<(), MetaError>>, MetaError> {
+        self.flushes.check()?;
         let room = self.room();
         let result = self.try_group(group, room);
         if let Err(error) = &result {
             tracing::error!(%error, batches = group.len(), "a metadata commit failed");
-            self.reopen();
+            // After a failed flush readers keep the snapshot that they have: what would be opened
+            // again need not be on the device.
+            if self.flushes.check().is_ok() {
+                self.reopen();
+            }
         }
         result
     }
@@ -156,7 +164,7 @@ impl Writer {
         *snapshot = None;
         // Its lock on the file must be gone before it is opened again.
         self.tree = None;
-        let tree = Tree::open(&self.dir, &self.config)?;
+        let tree = Tree::open(&self.dir, &self.config, &self.flushes)?;
         *snapshot = Some(tree.newest()?);
         self.tree = Some(tree);
         Ok(())
