@@ -153,7 +153,7 @@ fn requests(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     // The engine that serves: what its reads cost belongs to it.
-    let meta = MetaConfig { cache_bytes: 32 << 20, reserve_bytes: 0 };
+    let meta = MetaConfig { cache_bytes: 16 << 20, reserve_bytes: 0 };
     let store = Arc::new(EmbeddedStore::open(dir.path(), &meta).unwrap());
     let nodes = Nodes::single(LocalNode::in_memory(NodeId(1), 256 * MIB, 64 << 20).unwrap());
     let accounts = runtime.block_on(accounts(store.clone(), dir.path(), nodes.clone()));

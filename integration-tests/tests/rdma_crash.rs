@@ -7,7 +7,7 @@
 //! node, under a client whose buffers are overwritten once they are back, and must stay so.
 //! Then the node's counters, the kernel's, the objects and all logs are looked at.
 //!
-//! `KEYWAY_CRASH_CYCLES` sets the kills of each kind (`make crash-rdma`: 200),
+//! `KEYWAY_CRASH_CYCLES` sets the kills of each kind (`make crash-rdma`: 100 on either module),
 //! `KEYWAY_TEST_SEED` replays their moments. Runs in the soft-RoCE machine (`make test-rdma`);
 //! elsewhere each test says that it is skipped.
 

@@ -33,8 +33,8 @@ pub(crate) struct Moved {
     /// What protected the memory, as the node sees it.
     pub(crate) strength: Option<KeyStrength>,
     pub(crate) path: Option<TransferPath>,
-    /// Of the bytes, as the node saw them; an answer without one is malformed.
-    pub(crate) crc64nvme: Option<Checksum>,
+    /// Of the bytes, as the node saw them.
+    pub(crate) crc64nvme: Checksum,
 }
 
 impl Reply {
@@ -72,7 +72,7 @@ fn moved(headers: &HeaderMap) -> Option<Moved> {
         bytes: text(headers, BYTES)?.parse().ok()?,
         strength: text(headers, STRENGTH).and_then(named),
         path: text(headers, PATH).and_then(path),
-        crc64nvme: Some(crc64nvme),
+        crc64nvme,
     })
 }
 
@@ -118,7 +118,7 @@ mod tests {
             bytes: 3,
             strength: Some(KeyStrength::Window),
             path: Some(TransferPath::VerbsHost),
-            crc64nvme: Some(sum),
+            crc64nvme: sum,
         };
         assert_eq!(reply(206, &done), Reply::Moved(moved));
         assert_eq!(reply(200, &[(REPLY, "501")]), Reply::Declined(None));

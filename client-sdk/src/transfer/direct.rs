@@ -181,9 +181,10 @@ impl Fetch {
         let set = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);
         let set = state.kind.into_iter().fold(set, DigestSet::with);
         let found = memory.digests(needed as usize, set).await?;
-        let sent = moved.crc64nvme.zip(found.value(ChecksumKind::Crc64Nvme).copied());
-        if let Some((expected, found)) = sent.filter(|(expected, found)| expected != found) {
-            return Err(ClientError::ChecksumMismatch { expected, found });
+        if let Some(&found) = found.value(ChecksumKind::Crc64Nvme)
+            && found != moved.crc64nvme
+        {
+            return Err(ClientError::ChecksumMismatch { expected: moved.crc64nvme, found });
         }
         state.direct.found = state.kind.and_then(|kind| found.value(kind).copied());
         if state.direct.found.is_none() {

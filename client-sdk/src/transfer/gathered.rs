@@ -256,12 +256,12 @@ async fn landed<M: GetTarget>(
     }
     let kind = ChecksumKind::Crc64Nvme;
     let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
-    let (expected, found) = match (moved.crc64nvme, found.value(kind)) {
-        (Some(expected), Some(found)) => (expected, *found),
-        _ => return Err(Malformed::new("ranges without a checksum").into()),
-    };
-    if expected != found {
-        return Err(ClientError::ChecksumMismatch { expected, found });
+    match found.value(kind) {
+        Some(&found) if found != moved.crc64nvme => {
+            return Err(ClientError::ChecksumMismatch { expected: moved.crc64nvme, found });
+        }
+        Some(_) => {}
+        None => return Err(Malformed::new("ranges without a checksum").into()),
     }
     let mut info = ObjectInfo::from_answer(answer)?;
     let size = answer.text("x-keyway-object-size").and_then(|size| size.parse().ok());

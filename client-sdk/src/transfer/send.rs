@@ -332,8 +332,8 @@ fn verify(moved: &Moved, length: u64, sum: Checksum) -> Result<(), ClientError> 
     if moved.bytes != length {
         return Err(Malformed::new("other bytes than were lent were read").into());
     }
-    match moved.crc64nvme {
-        Some(found) if found != sum => Err(ClientError::ChecksumMismatch { expected: sum, found }),
-        _ => Ok(()),
+    if moved.crc64nvme != sum {
+        return Err(ClientError::ChecksumMismatch { expected: sum, found: moved.crc64nvme });
     }
+    Ok(())
 }

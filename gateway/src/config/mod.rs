@@ -169,7 +169,7 @@ section! {
     /// The embedded metadata store.
     pub struct Meta {
         /// Memory for cached pages, in bytes.
-        pub cache_bytes: u64 = 32 * MIB,
+        pub cache_bytes: u64 = 16 * MIB,
         /// Space left free on the device, in bytes, or a sixteenth of it if that is less:
         /// below it, commits that need space are refused and those that give space up still
         /// go through. The journal holds a row for each 8 KiB of it before the tree is written.

@@ -219,7 +219,8 @@ impl Maintenance {
     fn note<T>(&self, doing: &'static str, result: Result<T, MaintenanceError>) {
         if let Err(error) = result {
             self.counters.failures.add(1);
-            tracing::warn!(%error, doing, "maintenance was cut short");
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, doing, "maintenance was cut short");
         }
     }
 }

@@ -270,7 +270,10 @@ async fn start(
         Err(MaintenanceError::Node { node, source: source @ TransferError::OtherCatalog }) => {
             return Err(ServeError::Claim { node, source });
         }
-        Err(error) => tracing::warn!(%error, "the sweep at the start is put off"),
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the sweep at the start is put off");
+        }
     }
     let limiter = Arc::new(Limiter::new(&config.auth));
     let told = Arc::downgrade(&limiter);

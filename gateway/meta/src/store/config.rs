@@ -16,6 +16,6 @@ pub struct MetaConfig {
 
 impl Default for MetaConfig {
     fn default() -> Self {
-        Self { cache_bytes: 32 << 20, reserve_bytes: 8 << 20 }
+        Self { cache_bytes: 16 << 20, reserve_bytes: 8 << 20 }
     }
 }

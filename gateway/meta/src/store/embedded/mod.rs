@@ -20,6 +20,7 @@
 mod fault_tests;
 mod flush;
 mod journal;
+mod record;
 mod tree;
 mod writer;
 

@@ -1,6 +1,7 @@
 //! The tree on its device, and the journal in front of it.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use redb::{
 };
 
 use super::flush::{Flushes, TreeFile};
-use super::journal::{Journal, Record, Recorded};
+use super::journal::Journal;
+use super::record::{Record, Recorded};
 use super::{FILE_NAME, Snapshot, Write, commit_error, engine_error, io_error, other_error};
 use crate::store::{MetaConfig, MetaError};
 
@@ -147,7 +149,7 @@ fn open_database(
 ) -> Result<Database, MetaError> {
     let cache_bytes = usize::try_from(config.cache_bytes).unwrap_or(usize::MAX);
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(dir.join(FILE_NAME)).map_err(|e| io_error("opening", &e))?;
     let file = TreeFile::new(file, flushes).map_err(|e| other_error("opening", e.into()))?;
     let mut builder = Database::builder();
