@@ -5,6 +5,7 @@
 #   release, version   which kernel that is; its number moves with Debian's updates
 #   root/, vmlinux     its modules, and the kernel itself
 #   rdma_rxe-*.ko      the soft-RoCE module with rxe-window.patch, for that kernel
+#   tsc-khz            tells the rate of the processors' time-stamp counter
 
 cache=${KEYWAY_VM_CACHE:-$PWD/target/rdma}
 mkdir -p "$cache"
@@ -67,6 +68,15 @@ for kernel in attempts():
 else:
     sys.exit("no ELF kernel inside " + sys.argv[1])
 PY
+}
+
+# Sets $tsc_khz to the rate of the processors' time-stamp counter. QEMU hands it on, and a guest that
+# boots beside other work measures it wrong: its clock has run almost four times too fast.
+measure_tsc() {
+  local source=integration-tests/rdma/tsc-khz.c
+  [ "$cache/tsc-khz" -nt "$source" ] || cc -O1 -Wall -Wextra -o "$cache/tsc-khz" "$source" ||
+    die "$source does not compile"
+  tsc_khz=$("$cache/tsc-khz")
 }
 
 # Builds the patched module where it is missing, and sets $fixed_rxe to its path.

@@ -91,6 +91,7 @@ write_command() {
 exec 9>"$cache/lock"
 flock 9
 prepare_kernel
+measure_tsc
 [ "$rxe" = stock ] || prepare_fixed_rxe
 exec 9>&-
 
@@ -116,7 +117,7 @@ boot() {
     -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
     -cpu "${KEYWAY_VM_CPU:-$cpu}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
     -kernel "$cache/vmlinux" -initrd initramfs.gz \
-    -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable KEYWAY_VM_HOST=$host" \
+    -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable tsc_early_khz=$tsc_khz KEYWAY_VM_HOST=$host" \
     -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \
     -device virtio-9p-pci,fsdev=root,mount_tag=root \
     -fsdev local,id=out,path=out,security_model=none \
