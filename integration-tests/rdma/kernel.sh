@@ -70,13 +70,13 @@ else:
 PY
 }
 
-# Sets $tsc_khz to the rate of the processors' time-stamp counter. QEMU hands it on, and a guest that
+# Prints the rate of the processors' time-stamp counter in kHz. QEMU hands it on, and a guest that
 # boots beside other work measures it wrong: its clock has run almost four times too fast.
-measure_tsc() {
+counter_khz() {
   local source=integration-tests/rdma/tsc-khz.c
   [ "$cache/tsc-khz" -nt "$source" ] || cc -O1 -Wall -Wextra -o "$cache/tsc-khz" "$source" ||
     die "$source does not compile"
-  tsc_khz=$("$cache/tsc-khz")
+  "$cache/tsc-khz"
 }
 
 # Builds the patched module where it is missing, and sets $fixed_rxe to its path.

@@ -91,7 +91,7 @@ write_command() {
 exec 9>"$cache/lock"
 flock 9
 prepare_kernel
-measure_tsc
+tsc_khz=$(counter_khz)
 [ "$rxe" = stock ] || prepare_fixed_rxe
 exec 9>&-
 

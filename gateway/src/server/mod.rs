@@ -42,7 +42,7 @@ pub use tls::{TlsAcceptor, TlsError};
 
 /// HTTP/1's read buffer, and so the largest frame of a body. Larger ones save few system
 /// calls, but every connection that uploads holds one.
-const HTTP1_BUFFER_BYTES: usize = 128 * 1024;
+const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
 /// HTTP/2's windows: what a client may send ahead of the handler, per stream and per
 /// connection. Memory under load is bounded by connections × the second: 32 MiB at 64.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
