@@ -12,7 +12,9 @@ const SECRET: [&str; 7] = [
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo::rerun-if-changed=node.proto");
+    for file in ["node", "transfer", "session", "direct"] {
+        println!("cargo::rerun-if-changed={file}.proto");
+    }
     let schema = protox::compile(["node.proto"], ["."])?;
     tonic_prost_build::configure()
         .bytes(".")

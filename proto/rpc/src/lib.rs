@@ -1,7 +1,8 @@
 //! The gateway-to-node protocol: the seam `plan → receipt`, over gRPC and mutual TLS.
 //!
-//! [`schema`] is generated from `node.proto`; [`convert`] turns its messages into
-//! `keyway_proto`'s types and refuses what is malformed; [`tls`] says who may talk.
+//! [`schema`] is generated from the `.proto` files, `node.proto` and what it imports; [`convert`]
+//! turns its messages into `keyway_proto`'s types and refuses what is malformed; [`tls`] says who
+//! may talk.
 //! The server is in `keyway_dataplane::rpc`, the client in `keyway_gateway::node::remote`.
 //!
 //! What may not enter: transfers, retries, stores.
@@ -11,7 +12,7 @@
 pub mod convert;
 pub mod tls;
 
-/// Messages and stubs, generated from `node.proto`, which documents them.
+/// Messages and stubs, generated from the files that document them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod schema {
     tonic::include_proto!("keyway.node.v1");
