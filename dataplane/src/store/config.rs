@@ -32,7 +32,7 @@ pub struct StoreConfig {
     /// Memory for the buffers of all transfers together; with io_uring it is taken, and
     /// locked, at start.
     pub pool_bytes: usize,
-    /// Whether I/O goes through an io_uring.
+    /// Whether I/O goes through an io_uring; left to the store, not on a file system in memory.
     pub io_uring: AccessMode,
     /// Whether I/O passes the page cache by (`O_DIRECT`).
     pub direct_io: AccessMode,

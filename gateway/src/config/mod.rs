@@ -283,10 +283,11 @@ section! {
         pub volume_bytes: u64 = 1024 * MIB,
         /// Memory for the buffers of all transfers: the bound of the data path's memory.
         pub buffer_bytes: usize = 32 * KIB * KIB,
-        /// Whether I/O goes through an io_uring: `"auto"` where it works, `"require"`, or
-        /// `"off"`.
+        /// Whether I/O goes through an io_uring: `"auto"` where it works and the file system
+        /// is not in memory, `"require"`, or `"off"`.
         pub io_uring: AccessMode = AccessMode::Auto,
-        /// Whether I/O passes the page cache by (`O_DIRECT`): as above.
+        /// Whether I/O passes the page cache by (`O_DIRECT`): `"auto"` where it works,
+        /// `"require"`, or `"off"`.
         pub direct_io: AccessMode = AccessMode::Auto,
         /// Bytes per second that the scrubber verifies; 0 turns it off.
         pub scrub_bytes_per_second: u64 = 4 * MIB,
