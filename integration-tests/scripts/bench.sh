@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the server does on this machine: GET and PUT of 4 KiB, 1 MiB and 64 MiB at 1, 8 and 64 in
 # flight; listings of 1,000 keys out of 10,000 and out of 1,000,000; both ETag policies; what the
-# memory tier holds; TLS.
+# memory tier holds; a file system in memory; TLS.
 # MinIO is measured beside it when `minio` is on the path.
 #
 # BENCH_SECONDS (3) for each cell, BENCH_LIST_KEYS (10000,1000000), BENCH_DIR for the reports.
@@ -13,16 +13,19 @@ list_keys=${BENCH_LIST_KEYS:-10000,1000000}
 reports=${BENCH_DIR:-target/bench}
 mkdir -p "$reports"
 
+# start_minio DIR PORT: sets `peer`, empty where there is none.
 start_minio() {
-  local dir="$scratch/minio"
+  local dir=$1 address=127.0.0.1:$2
+  peer=()
+  have minio || return 0
   mkdir -p "$dir"
   MINIO_ROOT_USER=$AWS_ACCESS_KEY_ID MINIO_ROOT_PASSWORD=$AWS_SECRET_ACCESS_KEY \
-    minio server --quiet --address 127.0.0.1:19000 "$dir" >"$dir.log" 2>&1 &
-  peer+=(--peer minio=http://127.0.0.1:19000 --peer-pid "minio=$!")
+    minio server --quiet --address "$address" "$dir" >"$dir.log" 2>&1 &
+  peer=(--peer "minio=http://$address" --peer-pid "minio=$!")
   servers+=("$!")
   local _
   for _ in $(seq 100); do
-    curl --silent --fail --output /dev/null http://127.0.0.1:19000/minio/health/ready && return
+    curl --silent --fail --output /dev/null "http://$address/minio/health/ready" && return
     sleep 0.1
   done
   die "minio did not become ready"
@@ -43,8 +46,8 @@ if [ -n "${KEYWAY_BENCH_NAMESPACE:-}" ]; then
   done
 fi
 new_credentials
-peer=()
-if have minio; then start_minio; else say "skipped: minio: it is not on the path"; fi
+have minio || say "skipped: minio: it is not on the path"
+start_minio "$scratch/minio" 19000
 
 say "== plaintext, MD5 ETags"
 start_keyway plain
@@ -64,6 +67,22 @@ say "== out of the memory tier, as peers read out of the kernel's cache"
 start_keyway tier '[node.tier]' 'size_bytes = 2147483648'
 "$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" "${peer[@]}" \
   --operations get --sizes 64MiB --report "$reports/tier.json"
+
+# Where the servers do all the work and no device any.
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] &&
+  [ "$(df --output=avail -m /dev/shm | tail -n 1)" -gt 6000 ]; then
+  say "== on a file system in memory"
+  in_memory=$(mktemp -d /dev/shm/keyway-bench.XXXXXX)
+  trap 'stop_servers; rm -rf "$in_memory"' EXIT
+  on_disk=$scratch scratch=$in_memory
+  start_keyway memory
+  scratch=$on_disk
+  start_minio "$in_memory/minio" 19001
+  "$keyway" bench --endpoint "$url" --server-pid "$pid" --seconds "$seconds" "${peer[@]}" \
+    --sizes 4KiB,64MiB --concurrency 8 --report "$reports/memory.json"
+else
+  say "skipped: a file system in memory: /dev/shm is none, or has no 6,000 MiB"
+fi
 
 say "== TLS"
 start_keyway tls 'listen.tls = { mode = "generated" }'
