@@ -14,6 +14,7 @@
 caller=$PWD
 source "$(dirname "$0")/../scripts/lib.sh"
 source integration-tests/rdma/kernel.sh
+source integration-tests/rdma/qemu.sh
 
 PATH=$PATH:/usr/sbin:/sbin
 here=integration-tests/rdma
@@ -91,6 +92,7 @@ write_command() {
 exec 9>"$cache/lock"
 flock 9
 prepare_kernel
+prepare_qemu
 tsc_khz=$(counter_khz)
 [ "$rxe" = stock ] || prepare_fixed_rxe
 exec 9>&-
@@ -108,14 +110,11 @@ boot() {
   # The guest's /tmp: a disk, since a test's objects may be larger than the guest's memory.
   truncate -s 16G "$work/disk$host"
   mkfs.ext4 -q -F "$work/disk$host"
-  # What QEMU emulates bit by bit or byte by byte is better done without: `rep movsb`, which the
-  # kernel and the C library take for long copies, and PCLMULQDQ, which they and we take for CRCs.
-  local cpu=max,-erms,-fsrm,-pclmulqdq
   # Paths of sockets may not be long.
   cd "$work"
-  exec timeout --foreground "$timeout_s" qemu-system-x86_64 \
+  exec timeout --foreground "$timeout_s" "${qemu[@]}" \
     -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
-    -cpu "${KEYWAY_VM_CPU:-$cpu}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
+    -cpu "${KEYWAY_VM_CPU:-max,$qemu_slow}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
     -kernel "$cache/vmlinux" -initrd initramfs.gz \
     -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable tsc_early_khz=$tsc_khz KEYWAY_VM_HOST=$host" \
     -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \

@@ -47,6 +47,11 @@ pair() {
   ip addr add "$subnet.2/24" dev "$b"
   ip link set "$a" up
   ip link set "$b" up
+  # Each has one queue, which one processor serves. By itself the pair hands a packet to whichever
+  # processor sent it, and a queue pair's packets overtake each other: no link of a fabric does so,
+  # and with every gap that a responder sees it has the requester begin anew.
+  echo 1 >"/sys/class/net/$a/queues/rx-0/rps_cpus"
+  echo 2 >"/sys/class/net/$b/queues/rx-0/rps_cpus"
   local interface
   for interface in all "$a" "$b"; do
     echo 1 >/proc/sys/net/ipv4/conf/"$interface"/accept_local

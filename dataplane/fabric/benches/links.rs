@@ -24,9 +24,9 @@ const SIZES: [usize; 5] = [4 << 10, 64 << 10, MIB, 4 * MIB, 16 * MIB];
 /// Bytes of one WRITE, as the engine posts them.
 const WRITE_BYTES: usize = 256 << 10;
 /// Time for each way of each size.
-const TIME: Duration = Duration::from_secs(2);
+const TIME: Duration = Duration::from_secs(4);
 /// Turns of the two ways, so that a machine that drifts drifts for both.
-const TURNS: u32 = 4;
+const TURNS: u32 = 8;
 
 struct Rig {
     client: Link,
