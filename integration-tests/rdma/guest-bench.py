@@ -73,7 +73,7 @@ def serving(name, port, tier_bytes):
 
 
 def cell(endpoint, options):
-    """One cell of `keyway bench`; where a transfer failed, which both ends' words tell, once more."""
+    """One cell of `keyway bench`; where a transfer failed, which the server's log tells, again."""
     command = (
         f"{keyway} bench --endpoint {endpoint} --path verbs-host --require-strength window "
         f"--seconds {seconds} --warm-up-seconds 2 --json --threads 2 {options}"

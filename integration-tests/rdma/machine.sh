@@ -112,9 +112,9 @@ boot() {
   mkfs.ext4 -q -F "$work/disk$host"
   # Paths of sockets may not be long.
   cd "$work"
-  exec timeout --foreground "$timeout_s" "${qemu[@]}" \
+  exec timeout --foreground "$timeout_s" "${emulator[@]}" \
     -nodefaults -display none -no-reboot -M q35 -accel "${KEYWAY_VM_ACCEL:-tcg,thread=multi}" \
-    -cpu "${KEYWAY_VM_CPU:-max,$qemu_slow}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
+    -cpu "${KEYWAY_VM_CPU:-max,$slow_instructions}" -smp 2 -m "${KEYWAY_VM_MEMORY:-4G}" \
     -kernel "$cache/vmlinux" -initrd initramfs.gz \
     -append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic mitigations=off tsc=reliable tsc_early_khz=$tsc_khz KEYWAY_VM_HOST=$host" \
     -fsdev local,id=root,path=/,readonly=on,multidevs=remap,security_model=none \

@@ -40,18 +40,19 @@ unpack_backport() {
   rm -rf "$into"/{lists,cache,sources.list,*.deb}
 }
 
-# Sets `qemu` to the command, and `qemu_slow` to the instructions that the guest is better without.
+# Sets `emulator` to the command, and `slow_instructions` to the instructions that the guest is better without.
 prepare_qemu() {
-  qemu=(qemu-system-x86_64)
+  emulator=(qemu-system-x86_64)
   # What it emulates byte by byte: `rep movsb`, which the kernel and the C library take for long
   # copies.
-  qemu_slow=-erms,-fsrm
-  is_wanted "${qemu[@]}" && return
+  slow_instructions=-erms,-fsrm
+  is_wanted "${emulator[@]}" && return
+  # shellcheck disable=SC2154 # kernel.sh sets it.
   local backport=$cache/qemu
   if [ ! -d "$backport" ] && [ ! -s "$cache/qemu.log" ]; then
     local unpacked
     unpacked=$(mktemp -d "$cache/qemu.XXXXXX")
-    say "downloading a newer QEMU than $(qemu_version "${qemu[@]}")"
+    say "downloading a newer QEMU than $(qemu_version "${emulator[@]}")"
     if unpack_backport "$unpacked" >"$cache/qemu.log" 2>&1 &&
       is_wanted "$unpacked/usr/bin/qemu-system-x86_64"; then
       mv "$unpacked" "$backport" && rm "$cache/qemu.log"
@@ -63,8 +64,8 @@ prepare_qemu() {
   fi
   if [ -d "$backport" ]; then
     local shared=$backport/usr/share
-    qemu=("$backport/usr/bin/qemu-system-x86_64" -L "$shared/qemu" -L "$shared/seabios")
+    emulator=("$backport/usr/bin/qemu-system-x86_64" -L "$shared/qemu" -L "$shared/seabios")
   else
-    qemu_slow+=,-pclmulqdq
+    slow_instructions+=,-pclmulqdq
   fi
 }
