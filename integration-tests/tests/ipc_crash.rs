@@ -97,14 +97,27 @@ async fn bystander(client: Client, place: Place, stop: Arc<AtomicBool>) -> Resul
     Ok((served, longest))
 }
 
+/// How long transfers of an object take here, with a session at hand and nobody in the way.
+struct Pace {
+    put: Duration,
+    get: Duration,
+}
+
 /// A client that says goodbye, so that the node has made all that it keeps.
-async fn first_client(url: &str, place: Place, key: &str, object: &[u8]) -> Result<()> {
+async fn first_client(url: &str, place: Place, key: &str, object: &[u8]) -> Result<Pace> {
     let client = builder(url, place).build()?;
     client.create_bucket(BUCKET).await?;
     let mut buffer = Buffer::holding(place, object)?;
-    client.put_object(BUCKET, key).body(buffer.body()?).send().await?;
-    buffer.fetch(client.get_object(BUCKET, key)).await?;
-    Ok(())
+    let mut once = async || -> Result<Pace> {
+        let begun = Instant::now();
+        client.put_object(BUCKET, key).body(buffer.body()?).send().await?;
+        let put = begun.elapsed();
+        buffer.fetch(client.get_object(BUCKET, key)).await?;
+        Ok(Pace { put, get: begun.elapsed() - put })
+    };
+    // The first time opens the session.
+    once().await?;
+    once().await
 }
 
 /// What a node holds when nobody uses it.
@@ -211,7 +224,7 @@ async fn service_dies(place: Place) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut split = Split::start(dir.path(), &settings(), "info")?;
     let object = Arc::new(payload(3, OBJECT_BYTES));
-    first_client(&split.gateway.url, place, "large", &object).await?;
+    let pace = first_client(&split.gateway.url, place, "large", &object).await?;
     let (node_at_first, taken_mib) = (at_rest(&split.node).await?, place.taken_mib()?);
     let we = std::process::id();
     // A client that is gone holds nothing that a node could map, and watches nobody.
@@ -230,9 +243,9 @@ async fn service_dies(place: Place) -> Result<()> {
             _ => (Caller::Strict, client.clone()),
         };
         let under_way = tokio::spawn(transfer(by, place, caller, put.clone(), Arc::clone(&object)));
-        // This is the moment that the seed has chosen: a PUT takes longer.
-        let within_ms = if put.is_some() { 150 } else { 40 };
-        tokio::time::sleep(Duration::from_millis(random.u64(..within_ms))).await;
+        // This is the moment that the seed has chosen.
+        let within = if put.is_some() { pace.put } else { pace.get };
+        tokio::time::sleep(within.mul_f64(random.f64())).await;
         amid += u64::from(!under_way.is_finished());
         let process = if kills_gateway { &mut split.gateway } else { &mut split.node };
         process.kill();
