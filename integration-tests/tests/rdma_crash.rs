@@ -55,13 +55,12 @@ const BUCKET: &str = "crash";
 const CYCLES: u64 = 8;
 /// The same on the stock module: fifteen on both together.
 const CYCLES_STOCK: u64 = 7;
-/// What is being moved when somebody dies. Emulated links take most of a second for it.
+/// What is being moved when somebody dies. Emulated links take 0.1 s or more for it.
 const OBJECT_BYTES: usize = 12 << 20;
 const SMALL_BYTES: usize = 200_000;
-/// The latest moment of most deaths, after the first token went by: amid the bytes.
-const DEATH_WITHIN_MS: u64 = 500;
-/// Of the others: about when they have all moved.
-const LATE_DEATH_WITHIN_MS: u64 = 2_000;
+/// Most deaths are amid the bytes. The others are within so many times as long: about when they
+/// have all moved.
+const LATE: u32 = 4;
 /// How long anything may take, here.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -122,11 +121,37 @@ fn victim(dir: &Path, url: &str, arguments: &[&str]) -> Result<Child> {
         .spawn()?)
 }
 
-/// When somebody dies.
-fn moment(random: &mut Rng) -> Duration {
+/// How long transfers of an object take here, with a session at hand and nobody in the way.
+struct Pace {
+    put: Duration,
+    get: Duration,
+}
+
+impl Pace {
+    /// Stores the object, under the key that all read, and reads it.
+    async fn of(client: &Client, object: &[u8]) -> Result<Self> {
+        let once = async || -> Result<Self> {
+            let begun = Instant::now();
+            client.put_object(BUCKET, "large").body(object.to_vec()).send().await?;
+            let put = begun.elapsed();
+            client.get_object(BUCKET, "large").bytes().await?;
+            Ok(Self { put, get: begun.elapsed() - put })
+        };
+        // The first time opens the session.
+        once().await?;
+        once().await
+    }
+
+    fn of_one(&self, is_put: bool) -> Duration {
+        if is_put { self.put } else { self.get }
+    }
+}
+
+/// When somebody dies, after the token of a transfer of that length went by: the bytes move in
+/// the second half of it.
+fn moment(random: &mut Rng, length: Duration) -> Duration {
     let is_late = random.u8(..4) == 0;
-    let within_ms = if is_late { LATE_DEATH_WITHIN_MS } else { DEATH_WITHIN_MS };
-    Duration::from_millis(random.u64(..within_ms))
+    (length / 2).mul_f64(random.f64()) * if is_late { LATE } else { 1 }
 }
 
 /// Kills a client a moment after its first token went by; whether it was at work then.
@@ -159,7 +184,7 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
     let object = payload(2, OBJECT_BYTES);
     std::fs::write(dir.join("object"), &object)?;
     client.put_object(BUCKET, "small").body(payload(1, SMALL_BYTES)).send().await?;
-    client.put_object(BUCKET, "large").body(object.clone()).send().await?;
+    let pace = Pace::of(&client, &object).await?;
     server.settles().await?;
     // The client keeps buffers registered for a while, which is not about sessions.
     let held = || -> Result<(String, String)> {
@@ -178,7 +203,7 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
         let target = format!("s3://{BUCKET}/put-{cycle}");
         let get = victim(dir, &get_tap.url, &["get", &format!("s3://{BUCKET}/large"), "got"])?;
         let put = victim(dir, &put_tap.url, &["put", "object", &target])?;
-        let (get_dies, put_dies) = (moment(&mut random), moment(&mut random));
+        let (get_dies, put_dies) = (moment(&mut random, pace.get), moment(&mut random, pace.put));
         let (got, put) = tokio::join!(
             kill_after(get, &mut get_tap, get_dies),
             kill_after(put, &mut put_tap, put_dies)
@@ -255,17 +280,18 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     let client = builder(&tap.url).build()?;
     client.create_bucket(BUCKET).await?;
     let object = Arc::new(payload(3, OBJECT_BYTES));
-    client.put_object(BUCKET, "large").body(object.to_vec()).send().await?;
+    let pace = Pace::of(&client, &object).await?;
     let at_first = kernel_holds("rxe0")?;
 
     let (mut watched, mut ends) = (Watched::none(), Ends::default());
-    let started = Instant::now();
+    let (started, mut amid) = (Instant::now(), 0);
     for cycle in 0..cycles {
         let kills_gateway = cycle % 2 == 0;
         let put = (cycle % 3 == 1).then(|| format!("put-{cycle}"));
-        let dies = moment(&mut random);
+        let length = pace.of_one(put.is_some());
+        let dies = moment(&mut random, length);
         let (caller, by) = match cycle % 5 {
-            2 => (Caller::Hasty(Duration::from_millis(random.u64(200..900))), client.clone()),
+            2 => (Caller::Hasty(length.mul_f64(0.2 + random.f64())), client.clone()),
             4 => (Caller::Patient, patient(&tap.url)?),
             _ => (Caller::Strict, client.clone()),
         };
@@ -274,6 +300,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
         tokio::time::timeout(PATIENCE, tap.passes()).await.context("no token went by")?;
         // This is the moment that the seed has chosen.
         tokio::time::sleep(dies).await;
+        amid += u64::from(!under_way.is_finished());
         let process = if kills_gateway { &mut split.gateway } else { &mut split.node };
         process.kill();
         tokio::task::block_in_place(|| process.restart())?;
@@ -291,7 +318,11 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
         }
         watched.check().with_context(|| format!("cycle {cycle}"))?;
     }
-    println!("{cycles} kills of gateway or node in {:?}: {ends:?}", started.elapsed());
+    println!(
+        "{cycles} kills of gateway or node, {amid} amid a transfer, in {:?}: {ends:?}",
+        started.elapsed()
+    );
+    ensure!(amid * 3 > cycles, "too many transfers had ended before anybody was killed");
     split.node.settles().await?;
     eventually(|| match kernel_holds("rxe0") {
         Ok(now) if now == at_first => Ok(()),
