@@ -14,8 +14,9 @@ use crate::node::TransferError;
 /// Longest body whose slow digests are computed in place: about a third of a millisecond.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
 
-/// Frames that may wait for the hashing thread.
-const QUEUED_FRAMES_MAX: usize = 8;
+/// Frames, of 64 KiB at most over HTTP/1, that may wait for the hashing thread: with many uploads at
+/// once they are most of the memory beside the pool.
+const QUEUED_FRAMES_MAX: usize = 4;
 
 pub(super) struct Digester {
     inline: MultiHasher,
