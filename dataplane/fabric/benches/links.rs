@@ -23,10 +23,10 @@ const MIB: usize = 1 << 20;
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, MIB, 4 * MIB, 16 * MIB];
 /// Bytes of one WRITE, as the engine posts them.
 const WRITE_BYTES: usize = 256 << 10;
-/// Time for each way of each size.
-const TIME: Duration = Duration::from_secs(4);
-/// Turns of the two ways, so that a machine that drifts drifts for both.
-const TURNS: u32 = 8;
+/// Turns of the two ways, so that a machine that drifts drifts for both; medians of them are told.
+const TURNS: usize = 16;
+/// Time of one way's turn.
+const TURN: Duration = Duration::from_millis(500);
 
 struct Rig {
     client: Link,
@@ -43,33 +43,27 @@ fn main() {
         let mut rig = Rig::new(&first, &second);
         println!("{:>9}  {:>10}  {:>10}  {:>12}", "bytes", "bare MB/s", "keyed MB/s", "key's cost");
         for bytes in SIZES {
-            let (mut bare, mut keyed) = (Rate::default(), Rate::default());
+            let (mut bare, mut keyed, mut cost) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..TURNS {
-                rig.bare(bytes, &mut bare).await;
-                rig.keyed(bytes, &mut keyed).await;
+                bare.push(rig.bare(bytes).await);
+                keyed.push(rig.keyed(bytes).await);
+                cost.push(keyed[keyed.len() - 1] - bare[bare.len() - 1]);
             }
-            let (bare, keyed) = (bare.seconds_each(), keyed.seconds_each());
+            let (bare, keyed, cost) = (median(bare), median(keyed), median(cost));
             println!(
                 "{bytes:>9}  {:>10.1}  {:>10.1}  {:>5.0} us {:>4.1}%",
                 bytes as f64 / bare / 1e6,
                 bytes as f64 / keyed / 1e6,
-                (keyed - bare) * 1e6,
-                (keyed - bare) / keyed * 100.0,
+                cost * 1e6,
+                cost / keyed * 100.0,
             );
         }
     });
 }
 
-#[derive(Default)]
-struct Rate {
-    transfers: u32,
-    time: Duration,
-}
-
-impl Rate {
-    fn seconds_each(&self) -> f64 {
-        self.time.as_secs_f64() / f64::from(self.transfers)
-    }
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 impl Rig {
@@ -114,32 +108,35 @@ impl Rig {
         batch
     }
 
-    async fn bare(&mut self, bytes: usize, rate: &mut Rate) {
+    /// Seconds of a transfer under a window that stays.
+    async fn bare(&mut self, bytes: usize) -> f64 {
         let registration = self.register(bytes);
         let mut armed = self.arm(&registration, bytes).await;
         let window = armed.remote();
-        let begun = Instant::now();
-        while begun.elapsed() < TIME / TURNS {
+        let (begun, mut transfers) = (Instant::now(), 0);
+        while begun.elapsed() < TURN {
             self.node.post(self.writes(window)).await.unwrap();
-            rate.transfers += 1;
+            transfers += 1;
         }
-        rate.time += begun.elapsed();
+        let time = begun.elapsed();
         armed.revoke().await.unwrap();
+        time.as_secs_f64() / f64::from(transfers)
     }
 
-    async fn keyed(&mut self, bytes: usize, rate: &mut Rate) {
+    /// Seconds of a transfer under a key of its own.
+    async fn keyed(&mut self, bytes: usize) -> f64 {
         let registration = self.register(bytes);
-        let begun = Instant::now();
-        while begun.elapsed() < TIME / TURNS {
+        let (begun, mut transfers) = (Instant::now(), 0);
+        while begun.elapsed() < TURN {
             let mut armed = self.arm(&registration, bytes).await;
             let window = armed.remote();
             let mut batch = self.writes(window);
             batch.invalidate(window.key);
             self.node.post(batch).await.unwrap();
             armed.invalidated().await.unwrap();
-            rate.transfers += 1;
+            transfers += 1;
         }
-        rate.time += begun.elapsed();
+        begun.elapsed().as_secs_f64() / f64::from(transfers)
     }
 }
 

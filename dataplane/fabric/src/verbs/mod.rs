@@ -6,7 +6,7 @@
 //! | the ports that are wanted, opened | [`open`] |
 //! | protection domains and registered memory | [`domain`] |
 //! | completion queue, queue pair, memory window: one owner type each | `queue` |
-//! | a port's thread: the only one that posts and polls | [`port`], `reactor`, `link_state` |
+//! | a port's thread, and who posts and polls while it waits | [`port`], `reactor`, `seat`, `link_state` |
 //! | destroying what a device may still touch | `undertaker` |
 //! | a connection, as tasks use it | [`link`](mod@link) |
 //! | the way to a peer, as RDMA-CM resolves it | [`route`], `resolve` |
@@ -16,7 +16,7 @@
 //! | what an adapter can really do | [`self_test`](mod@self_test) |
 //!
 //! Ownership: memory that a device may touch is owned by the work that names it, and the work
-//! by the port's thread, until a completion says that the device is done with it or the queue
+//! by the port's reactor, until a completion says that the device is done with it or the queue
 //! pair no longer exists. Tasks that wait for a work hold nothing that the device needs, so
 //! dropping one frees nothing too early.
 
@@ -36,6 +36,7 @@ mod queue;
 mod reactor;
 mod resolve;
 pub mod route;
+mod seat;
 pub mod self_test;
 mod undertaker;
 mod waker;

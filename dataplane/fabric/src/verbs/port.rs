@@ -15,6 +15,7 @@ use super::link_state::LinkState;
 use super::queue::CompletionQueue;
 use super::reactor::Reactor;
 use super::route::Resolver;
+use super::seat::Seat;
 use super::undertaker::Undertaker;
 use super::waker::Waker;
 use super::work::{Held, Request};
@@ -87,12 +88,13 @@ pub(super) struct PortShared {
     device: Arc<Device>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
+    seat: Arc<Seat>,
     links: AtomicU32,
     free_completions: Arc<AtomicU64>,
     resolver: Resolver,
 }
 
-/// What tasks ask of the port's thread.
+/// What tasks ask of the port's reactor.
 pub(super) enum Command {
     /// Serve this link.
     Adopt(Box<LinkState>),
@@ -155,7 +157,9 @@ impl Port {
             undertaker,
         );
         let name = format!("kw-{}/{number}", info.device);
-        let thread = std::thread::Builder::new().name(name).spawn(move || reactor.run());
+        let seat = Arc::new(Seat::default());
+        let place = Arc::clone(&seat);
+        let thread = std::thread::Builder::new().name(name).spawn(move || reactor.run(&place));
         let thread = thread.map_err(failed)?;
         let shared = PortShared {
             info,
@@ -163,6 +167,7 @@ impl Port {
             device: Arc::clone(device),
             commands,
             waker,
+            seat,
             links: AtomicU32::new(0),
             free_completions: Arc::new(AtomicU64::new(entries.into())),
             resolver: Resolver::default(),
@@ -246,8 +251,12 @@ impl fmt::Debug for Port {
 
 impl PortShared {
     pub(super) fn send(&self, command: Command) -> Result<(), VerbsError> {
+        let is_brief = matches!(&command, Command::Post(request) if request.is_brief());
         self.commands.send(command).map_err(|_| VerbsError::Closed)?;
-        self.waker.wake();
+        // A transfer is worth waking the thread, which then polls for its end.
+        if !(is_brief && self.seat.turn()) {
+            self.waker.wake();
+        }
         Ok(())
     }
 

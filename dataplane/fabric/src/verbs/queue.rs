@@ -1,4 +1,4 @@
-//! Owner types of what a port's thread posts to and polls: one per C handle.
+//! Owner types of what a port's reactor posts to and polls: one per C handle.
 //!
 //! Each holds its parent, so nothing is given back before what was made from it. Posting is
 //! `unsafe` here: the caller, the reactor, owns the memory that a request names until the
@@ -39,7 +39,7 @@ pub(super) const RNR_TIMER: u8 = 12;
 /// adapters give without making the send queue's entries much longer.
 const INLINE_BYTES: u32 = 128;
 
-/// A completion queue with its channel. Polled by one thread.
+/// A completion queue with its channel. Polled by one thread at a time.
 ///
 /// Invariant: `cq` was made with `channel`, and both are given back once, the queue first.
 pub(super) struct CompletionQueue {

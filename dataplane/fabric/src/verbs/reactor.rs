@@ -1,9 +1,13 @@
-//! The thread that owns a port's queue pairs: nobody else posts or polls.
+//! What posts to a port's queue pairs and polls for them: one thread at a time, and nobody beside it.
 //!
-//! Sketch, per batch: one queue pop, one `post_send` with one doorbell, one completion out of
-//! a poll that takes up to 32, one wake of the waiting task. System calls: none while there is
-//! work. After at most [`SPIN`] without any, the queue is armed and the thread waits in
-//! `poll(2)`; a thread that spun in vain spins less next time.
+//! That is the port's thread as long as there is work. Sketch, per batch: one queue pop, one
+//! `post_send` with one doorbell, one completion out of a poll that takes up to 32, one wake of the
+//! waiting task. System calls: none while there is work. After at most [`SPIN`] without any, the
+//! queue is armed and the thread waits in `poll(2)`; a thread that spun in vain spins less next time.
+//!
+//! While it waits, the reactor is in its [`Seat`]. Whoever lends memory, or ends a key, takes it from
+//! there for a turn, and posts and polls by itself: the adapter has done that within microseconds, in
+//! which a thread would not be awake.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +21,7 @@ use super::device::EventKind;
 use super::link_state::LinkState;
 use super::port::Command;
 use super::queue::CompletionQueue;
+use super::seat::Seat;
 use super::undertaker::Undertaker;
 use super::waker::Waker;
 use super::work::{Held, Request};
@@ -30,6 +35,8 @@ const COMMAND_BATCH: usize = 64;
 const SPIN: Duration = Duration::from_micros(50);
 /// Shortest: what one look costs.
 const SPIN_MIN: Duration = Duration::from_micros(1);
+/// Longest that a task looks for what it posted: adapters bind a window within 1 or 2 microseconds.
+const TURN_SPIN: Duration = Duration::from_micros(3);
 
 pub(super) struct Reactor {
     device: Arc<Device>,
@@ -37,6 +44,8 @@ pub(super) struct Reactor {
     waker: Arc<Waker>,
     links: HashMap<u32, LinkState>,
     spin: Duration,
+    /// Whether it was told to end, in a turn of a task's.
+    stopped: bool,
     undertaker: Undertaker,
     // Last, when the undertaker is through: what is still in the queue then goes with it, and
     // whoever finds the queue closed knows that all queue pairs are gone.
@@ -58,35 +67,112 @@ impl Reactor {
         commands: Receiver<Command>,
         undertaker: Undertaker,
     ) -> Self {
-        Self { device, cq, waker, links: HashMap::new(), spin: SPIN, undertaker, commands }
+        Self {
+            device,
+            cq,
+            waker,
+            links: HashMap::new(),
+            spin: SPIN,
+            stopped: false,
+            undertaker,
+            commands,
+        }
     }
 
-    pub(super) fn run(mut self) {
+    /// Serves the port until it is told to end.
+    pub(super) fn run(mut self, seat: &Seat) {
+        let (cq, waker) = (Arc::clone(&self.cq), Arc::clone(&self.waker));
+        let device = Arc::clone(&self.device);
+        while self.work() {
+            let begun = Instant::now();
+            seat.leave(self);
+            let mut fds = [
+                PollFd::from_borrowed_fd(cq.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(device.async_events(), PollFlags::IN),
+            ];
+            // An interrupted wait is a short one.
+            let _ = poll(&mut fds, None);
+            let eventful = fds[2].revents().contains(PollFlags::IN);
+            // A task that panicked in its turn has dropped it.
+            let Some(back) = seat.take() else { return };
+            self = back;
+            self.awake(begun.elapsed(), eventful);
+        }
+    }
+
+    /// Works until there is nothing to do and an event will tell of more; tells whether to go on.
+    fn work(&mut self) -> bool {
         let mut idle_since = None;
         loop {
             match self.turn() {
-                Turn::Stop => break,
+                Turn::Stop => return false,
                 Turn::Busy => idle_since = None,
                 Turn::Idle => {
                     let since = *idle_since.get_or_insert_with(Instant::now);
                     if since.elapsed() < self.spin {
                         std::hint::spin_loop();
-                    } else {
-                        if !self.wait() {
-                            break;
+                        continue;
+                    }
+                    idle_since = None;
+                    if let Err(error) = self.cq.arm() {
+                        let device = self.device.name();
+                        tracing::error!(%error, device, "cannot arm the completion queue");
+                        return false;
+                    }
+                    self.waker.park();
+                    // What came between the last look and the arming raises no event.
+                    match self.turn() {
+                        Turn::Stop => return false,
+                        Turn::Busy => {
+                            self.waker.unpark();
+                            self.cq.acknowledge();
                         }
-                        idle_since = None;
+                        Turn::Idle => return true,
                     }
                 }
             }
         }
     }
 
+    /// After a wait.
+    fn awake(&mut self, waited: Duration, eventful: bool) {
+        self.waker.unpark();
+        self.cq.acknowledge();
+        if eventful {
+            self.events();
+        }
+        // Work that came while a spin would still have lasted makes the next spin worth it.
+        self.spin =
+            if waited < SPIN { (self.spin * 2).min(SPIN) } else { (self.spin / 2).max(SPIN_MIN) };
+    }
+
+    /// The turn of a task, which has sent a command; tells whether nothing is left for the thread.
+    pub(super) fn turn_of_a_task(&mut self) -> bool {
+        if let Turn::Stop = self.turn() {
+            return false;
+        }
+        let posted = Instant::now();
+        loop {
+            match self.turn() {
+                Turn::Stop => return false,
+                Turn::Idle if posted.elapsed() < TURN_SPIN => std::hint::spin_loop(),
+                Turn::Idle | Turn::Busy => return self.commands.is_empty(),
+            }
+        }
+    }
+
     fn turn(&mut self) -> Turn {
+        if self.stopped {
+            return Turn::Stop;
+        }
         let mut busy = false;
         for _ in 0..COMMAND_BATCH {
             match self.commands.try_recv() {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Turn::Stop,
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.stopped = true;
+                    return Turn::Stop;
+                }
                 Ok(command) => self.command(command),
                 Err(TryRecvError::Empty) => break,
             }
@@ -103,51 +189,11 @@ impl Reactor {
             Err(error) => {
                 tracing::error!(%error, device = self.device.name(), "the completion queue failed");
                 self.end_all(&LinkError::Adapter(error.to_string().into()));
+                self.stopped = true;
                 return Turn::Stop;
             }
         }
         if busy { Turn::Busy } else { Turn::Idle }
-    }
-
-    /// Waits for a command, a completion or an event; tells whether to go on.
-    fn wait(&mut self) -> bool {
-        if let Err(error) = self.cq.arm() {
-            tracing::error!(%error, device = self.device.name(), "cannot arm the completion queue");
-            return false;
-        }
-        self.waker.park();
-        // What came between the last look and the arming raises no event.
-        let begun = Instant::now();
-        match self.turn() {
-            Turn::Stop => return false,
-            Turn::Busy => {
-                self.waker.unpark();
-                self.cq.acknowledge();
-                return true;
-            }
-            Turn::Idle => {}
-        }
-        let events = self.device.async_events();
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.cq.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.waker.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(events, PollFlags::IN),
-        ];
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, None);
-        let eventful = fds[2].revents().contains(PollFlags::IN);
-        self.waker.unpark();
-        self.cq.acknowledge();
-        if eventful {
-            self.events();
-        }
-        // Work that came while a spin would still have lasted makes the next spin worth it.
-        self.spin = if begun.elapsed() < SPIN {
-            (self.spin * 2).min(SPIN)
-        } else {
-            (self.spin / 2).max(SPIN_MIN)
-        };
-        true
     }
 
     fn command(&mut self, command: Command) {
@@ -225,6 +271,8 @@ impl Drop for Reactor {
     /// are destroyed.
     fn drop(&mut self) {
         self.end_all(&LinkError::Closed);
+        // For the thread, where a task has the reactor.
+        self.waker.wake();
         for command in self.commands.try_iter() {
             match command {
                 Command::Adopt(link) => {

@@ -33,6 +33,11 @@ impl Request {
     pub(super) fn receive_id(link: u32) -> u64 {
         u64::from(link) << 32 | u64::from(u32::MAX)
     }
+
+    /// Whether it concerns a window of this end alone, which is done in the time of a poll or two.
+    pub(super) fn is_brief(&self) -> bool {
+        matches!(self.verbs[..], [Verb::Bind(_) | Verb::Revoke { .. }])
+    }
 }
 
 /// One request, with the memory it names.
