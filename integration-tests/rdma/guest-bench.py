@@ -37,15 +37,15 @@ def link():
     return float(subprocess.run(run, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def keep_in_place(pid, places):
+def keep_in_place(process, places):
     """Keeps threads on the processors that serve their interfaces (setup.sh), as operators do.
 
     A thread that sends from the processor that receives has both wait for each other, and which
     one it is on would be what a benchmark of short transfers measures.
     """
     left = dict(places)
-    while left:
-        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+    while left and process.poll() is None:
+        for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
             processor = left.pop((task / "comm").read_text().strip(), None)
             if processor is not None:
                 os.sched_setaffinity(int(task.name), {processor})
@@ -140,7 +140,7 @@ print("== perftest, ib_write_bw, messages of 1 MiB")
 print(f"{link()} MB/s")
 print("== the key's cost", flush=True)
 links = subprocess.Popen([staged / "links", "--bench"])
-keep_in_place(links.pid, {"kw-rxe0/1": 0, "kw-rxe1/1": 1})
+keep_in_place(links, {"kw-rxe0/1": 0, "kw-rxe1/1": 1})
 if links.wait() != 0:
     sys.exit("the benchmark of links failed")
 

@@ -40,7 +40,7 @@ use keyway_integration_tests::seed::{knob, payload, seed};
 use tokio::sync::Mutex;
 
 use memory::{Buffer, Place, transfer};
-use survivor::{Caller, Ends, Lent as _, Watched};
+use survivor::{Caller, Ends, Lent as _, Pace, Watched};
 use victim::{Told, Victim};
 
 const BUCKET: &str = "crash";
@@ -97,27 +97,20 @@ async fn bystander(client: Client, place: Place, stop: Arc<AtomicBool>) -> Resul
     Ok((served, longest))
 }
 
-/// How long transfers of an object take here, with a session at hand and nobody in the way.
-struct Pace {
-    put: Duration,
-    get: Duration,
-}
-
 /// A client that says goodbye, so that the node has made all that it keeps.
 async fn first_client(url: &str, place: Place, key: &str, object: &[u8]) -> Result<Pace> {
     let client = builder(url, place).build()?;
     client.create_bucket(BUCKET).await?;
     let mut buffer = Buffer::holding(place, object)?;
-    let mut once = async || -> Result<Pace> {
-        let begun = Instant::now();
-        client.put_object(BUCKET, key).body(buffer.body()?).send().await?;
-        let put = begun.elapsed();
-        buffer.fetch(client.get_object(BUCKET, key)).await?;
-        Ok(Pace { put, get: begun.elapsed() - put })
-    };
-    // The first time opens the session.
-    once().await?;
-    once().await
+    Pace::of(async |is_put| {
+        if is_put {
+            client.put_object(BUCKET, key).body(buffer.body()?).send().await?;
+        } else {
+            buffer.fetch(client.get_object(BUCKET, key)).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// What a node holds when nobody uses it.
@@ -244,8 +237,7 @@ async fn service_dies(place: Place) -> Result<()> {
         };
         let under_way = tokio::spawn(transfer(by, place, caller, put.clone(), Arc::clone(&object)));
         // This is the moment that the seed has chosen.
-        let within = if put.is_some() { pace.put } else { pace.get };
-        tokio::time::sleep(within.mul_f64(random.f64())).await;
+        tokio::time::sleep(pace.length(put.is_some()).mul_f64(random.f64())).await;
         amid += u64::from(!under_way.is_finished());
         let process = if kills_gateway { &mut split.gateway } else { &mut split.node };
         process.kill();

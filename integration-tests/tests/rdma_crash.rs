@@ -47,7 +47,7 @@ use keyway_proto::{KeyStrength, TransferPath};
 
 use caller::transfer;
 use service::{kernel_holds, kernel_is_idle, node_settings, serve};
-use survivor::{Caller, Ends, Watched};
+use survivor::{Caller, Ends, Pace, Watched};
 use wiretap::Wiretap;
 
 const BUCKET: &str = "crash";
@@ -121,30 +121,17 @@ fn victim(dir: &Path, url: &str, arguments: &[&str]) -> Result<Child> {
         .spawn()?)
 }
 
-/// How long transfers of an object take here, with a session at hand and nobody in the way.
-struct Pace {
-    put: Duration,
-    get: Duration,
-}
-
-impl Pace {
-    /// Stores the object, under the key that all read, and reads it.
-    async fn of(client: &Client, object: &[u8]) -> Result<Self> {
-        let once = async || -> Result<Self> {
-            let begun = Instant::now();
+/// The pace of transfers, of the object that all read.
+async fn pace(client: &Client, object: &[u8]) -> Result<Pace> {
+    Pace::of(async |is_put| {
+        if is_put {
             client.put_object(BUCKET, "large").body(object.to_vec()).send().await?;
-            let put = begun.elapsed();
+        } else {
             client.get_object(BUCKET, "large").bytes().await?;
-            Ok(Self { put, get: begun.elapsed() - put })
-        };
-        // The first time opens the session.
-        once().await?;
-        once().await
-    }
-
-    fn of_one(&self, is_put: bool) -> Duration {
-        if is_put { self.put } else { self.get }
-    }
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// When somebody dies, after the token of a transfer of that length went by: the bytes move in
@@ -184,7 +171,7 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
     let object = payload(2, OBJECT_BYTES);
     std::fs::write(dir.join("object"), &object)?;
     client.put_object(BUCKET, "small").body(payload(1, SMALL_BYTES)).send().await?;
-    let pace = Pace::of(&client, &object).await?;
+    let pace = pace(&client, &object).await?;
     server.settles().await?;
     // The client keeps buffers registered for a while, which is not about sessions.
     let held = || -> Result<(String, String)> {
@@ -203,7 +190,8 @@ async fn clients_that_are_killed_leave_nothing() -> Result<()> {
         let target = format!("s3://{BUCKET}/put-{cycle}");
         let get = victim(dir, &get_tap.url, &["get", &format!("s3://{BUCKET}/large"), "got"])?;
         let put = victim(dir, &put_tap.url, &["put", "object", &target])?;
-        let (get_dies, put_dies) = (moment(&mut random, pace.get), moment(&mut random, pace.put));
+        let (get_dies, put_dies) =
+            (moment(&mut random, pace.length(false)), moment(&mut random, pace.length(true)));
         let (got, put) = tokio::join!(
             kill_after(get, &mut get_tap, get_dies),
             kill_after(put, &mut put_tap, put_dies)
@@ -280,7 +268,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     let client = builder(&tap.url).build()?;
     client.create_bucket(BUCKET).await?;
     let object = Arc::new(payload(3, OBJECT_BYTES));
-    let pace = Pace::of(&client, &object).await?;
+    let pace = pace(&client, &object).await?;
     let at_first = kernel_holds("rxe0")?;
 
     let (mut watched, mut ends) = (Watched::none(), Ends::default());
@@ -288,7 +276,7 @@ async fn a_killed_gateway_or_node_costs_no_byte() -> Result<()> {
     for cycle in 0..cycles {
         let kills_gateway = cycle % 2 == 0;
         let put = (cycle % 3 == 1).then(|| format!("put-{cycle}"));
-        let length = pace.of_one(put.is_some());
+        let length = pace.length(put.is_some());
         let dies = moment(&mut random, length);
         let (caller, by) = match cycle % 5 {
             2 => (Caller::Hasty(length.mul_f64(0.2 + random.f64())), client.clone()),

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use keyway_client::ClientError;
@@ -94,5 +94,29 @@ impl<B: Lent> Watched<B> {
             ensure!(late.is_none(), "a byte landed at {late:?} after the buffer's release");
         }
         Ok(())
+    }
+}
+
+/// How long transfers of an object take here, with a session at hand and nobody in the way.
+pub(crate) struct Pace {
+    put: Duration,
+    get: Duration,
+}
+
+impl Pace {
+    /// Of a `transfer` that stores the object, or reads what it stored.
+    pub(crate) async fn of(mut transfer: impl AsyncFnMut(bool) -> Result<()>) -> Result<Self> {
+        // The first time opens the session.
+        transfer(true).await?;
+        transfer(false).await?;
+        let begun = Instant::now();
+        transfer(true).await?;
+        let put = begun.elapsed();
+        transfer(false).await?;
+        Ok(Self { put, get: begun.elapsed() - put })
+    }
+
+    pub(crate) fn length(&self, is_put: bool) -> Duration {
+        if is_put { self.put } else { self.get }
     }
 }
