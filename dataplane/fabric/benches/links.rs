@@ -2,7 +2,8 @@
 //!
 //! Two ports of this machine, a client's and a node's, as in a real transfer. Per size, in
 //! turns: *bare*, WRITEs under one window that stays; *keyed*, a window bound, written, and
-//! invalidated by the node with the last message, for each. The difference is the key's cost.
+//! invalidated by the node with the last message, for each. The key's cost is the difference
+//! between a turn and the one beside it: its median, that median's standard error, its mean.
 //! `make bench-rdma` runs it beside perftest's `ib_write_bw` on the same link.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may give up, and speaks")]
@@ -23,10 +24,10 @@ const MIB: usize = 1 << 20;
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, MIB, 4 * MIB, 16 * MIB];
 /// Bytes of one WRITE, as the engine posts them.
 const WRITE_BYTES: usize = 256 << 10;
-/// Turns of the two ways, so that a machine that drifts drifts for both; medians of them are told.
-const TURNS: usize = 16;
-/// Time of one way's turn.
-const TURN: Duration = Duration::from_millis(500);
+/// Pairs of turns, whose first is bare in every other one.
+const PAIRS: usize = 160;
+/// Time of one way's turn: short, since a machine drifts between a turn and the one beside it.
+const TURN: Duration = Duration::from_millis(50);
 
 struct Rig {
     client: Link,
@@ -41,29 +42,44 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let mut rig = Rig::new(&first, &second);
-        println!("{:>9}  {:>10}  {:>10}  {:>12}", "bytes", "bare MB/s", "keyed MB/s", "key's cost");
+        println!(
+            "{:>9}  {:>10}  {:>10}  {:>34}",
+            "bytes", "bare MB/s", "keyed MB/s", "key's cost: median, error, and mean"
+        );
         for bytes in SIZES {
+            let registration = rig.register(bytes);
             let (mut bare, mut keyed, mut cost) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..TURNS {
-                bare.push(rig.bare(bytes).await);
-                keyed.push(rig.keyed(bytes).await);
-                cost.push(keyed[keyed.len() - 1] - bare[bare.len() - 1]);
+            for pair in 0..PAIRS {
+                if pair % 2 == 0 {
+                    bare.push(rig.bare(&registration, bytes).await);
+                    keyed.push(rig.keyed(&registration, bytes).await);
+                } else {
+                    keyed.push(rig.keyed(&registration, bytes).await);
+                    bare.push(rig.bare(&registration, bytes).await);
+                }
+                cost.push(keyed[pair] - bare[pair]);
             }
-            let (bare, keyed, cost) = (median(bare), median(keyed), median(cost));
+            let mean = cost.iter().sum::<f64>() / PAIRS as f64;
+            let [bare, keyed] = [bare, keyed].map(|mut seconds| quartile(&mut seconds, 2));
+            let [low, middle, high] = [1, 2, 3].map(|which| quartile(&mut cost, which));
+            // Of a normal distribution, whose quartiles are 1.35 deviations apart.
+            let error = 1.253 * (high - low) / 1.349 / (PAIRS as f64).sqrt();
             println!(
-                "{bytes:>9}  {:>10.1}  {:>10.1}  {:>5.0} us {:>4.1}%",
+                "{bytes:>9}  {:>10.1}  {:>10.1}  {:>6.0} +- {:>4.0} us {:>4.1}% {:>6.0} us",
                 bytes as f64 / bare / 1e6,
                 bytes as f64 / keyed / 1e6,
-                cost * 1e6,
-                cost / keyed * 100.0,
+                middle * 1e6,
+                error * 1e6,
+                middle / keyed * 100.0,
+                mean * 1e6,
             );
         }
     });
 }
 
-fn median(mut seconds: Vec<f64>) -> f64 {
+fn quartile(seconds: &mut [f64], which: usize) -> f64 {
     seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+    seconds[seconds.len() * which / 4]
 }
 
 impl Rig {
@@ -109,9 +125,8 @@ impl Rig {
     }
 
     /// Seconds of a transfer under a window that stays.
-    async fn bare(&mut self, bytes: usize) -> f64 {
-        let registration = self.register(bytes);
-        let mut armed = self.arm(&registration, bytes).await;
+    async fn bare(&mut self, registration: &Arc<Registration>, bytes: usize) -> f64 {
+        let mut armed = self.arm(registration, bytes).await;
         let window = armed.remote();
         let (begun, mut transfers) = (Instant::now(), 0);
         while begun.elapsed() < TURN {
@@ -124,11 +139,10 @@ impl Rig {
     }
 
     /// Seconds of a transfer under a key of its own.
-    async fn keyed(&mut self, bytes: usize) -> f64 {
-        let registration = self.register(bytes);
+    async fn keyed(&mut self, registration: &Arc<Registration>, bytes: usize) -> f64 {
         let (begun, mut transfers) = (Instant::now(), 0);
         while begun.elapsed() < TURN {
-            let mut armed = self.arm(&registration, bytes).await;
+            let mut armed = self.arm(registration, bytes).await;
             let window = armed.remote();
             let mut batch = self.writes(window);
             batch.invalidate(window.key);
