@@ -30,6 +30,7 @@ mod registrations;
 mod reply;
 mod session;
 mod slab;
+mod sums;
 mod target;
 mod transaction;
 mod travelled;

@@ -7,14 +7,11 @@ use keyway_fabric::gpu::{CopyQueue, Gpu, GpuError};
 use keyway_fabric::ipc::{Export, ExportId};
 use keyway_fabric::memory::{BufferLife, DeviceSlice, DeviceSliceMut, HostSlice, HostSliceMut};
 use keyway_fabric::verbs::{Anchor, VerbsError};
-use keyway_proto::checksum::MultiHasher;
 use keyway_proto::{Checksum, DigestSet, Digests, TransferPath};
 
 use super::fallback::Fallback;
+use super::sums;
 use crate::error::ClientError;
-
-/// Bytes hashed before other tasks have their turn.
-const HASHED_AT_ONCE_BYTES: usize = 1 << 20;
 
 /// Memory that is lent to a node for one transfer: all of it, and nothing beside it.
 ///
@@ -72,12 +69,14 @@ pub trait Target: Send + Sync + 'static {
     /// The same, where they may be written.
     fn host_bytes_mut(&mut self) -> Option<&mut [u8]>;
 
-    /// Checksums of the first `bytes` bytes, as they lie in the memory.
+    /// Checksums of the first `bytes` bytes, as they lie in the memory, which comes back.
     fn digests(
-        &self,
+        self,
         bytes: usize,
         set: DigestSet,
-    ) -> impl Future<Output = Result<Digests, ClientError>> + Send;
+    ) -> impl Future<Output = (Self, Result<Digests, ClientError>)> + Send
+    where
+        Self: Sized;
 }
 
 macro_rules! host_target {
@@ -130,8 +129,13 @@ macro_rules! host_target {
                 $bytes_mut(self)
             }
 
-            async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
-                Ok(digests(&self[..bytes], set).await)
+            async fn digests(
+                self,
+                bytes: usize,
+                set: DigestSet,
+            ) -> (Self, Result<Digests, ClientError>) {
+                let (memory, digests) = sums::of(self, bytes, set).await;
+                (memory, Ok(digests))
             }
         }
     };
@@ -200,10 +204,15 @@ macro_rules! device_target {
                 None
             }
 
-            async fn digests(&self, bytes: usize, set: DigestSet) -> Result<Digests, ClientError> {
+            async fn digests(
+                self,
+                bytes: usize,
+                set: DigestSet,
+            ) -> (Self, Result<Digests, ClientError>) {
                 assert!(bytes <= self.len(), "digests are of bytes of the slice");
                 let range = (self.address(), bytes as u64);
-                digests_on(<$slice>::gpu(self), range, self.backing(), set).await
+                let found = digests_on(<$slice>::gpu(&self), range, self.backing(), set).await;
+                (self, found)
             }
         }
     };
@@ -237,15 +246,4 @@ async fn digests_on(
         });
     }
     Ok(found.into_iter().collect())
-}
-
-async fn digests(bytes: &[u8], set: DigestSet) -> Digests {
-    let mut hasher = MultiHasher::new(set);
-    for (turn, piece) in bytes.chunks(HASHED_AT_ONCE_BYTES).enumerate() {
-        if turn > 0 {
-            tokio::task::yield_now().await;
-        }
-        hasher.update(piece);
-    }
-    hasher.finish()
 }

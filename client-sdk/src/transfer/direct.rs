@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::Method;
 use keyway_proto::key::Direction;
-use keyway_proto::{ByteRange, Checksum, ChecksumKind, DigestSet, NodeId};
+use keyway_proto::{ByteRange, Checksum, ChecksumKind, DigestSet, Digests, NodeId};
 
 use super::ObjectInfo;
 use super::fetch::{Fetch, State};
@@ -144,7 +144,8 @@ impl Fetch {
         let Settled { mut memory, ticket, outcome, marks } = transact(order, &self.stop).await;
         let result = match outcome {
             Outcome::Moved(answer, moved) => {
-                let landed = self.landed(&answer, &moved, wanted, &memory, state).await;
+                let landed;
+                (memory, landed) = self.landed(&answer, &moved, wanted, memory, state).await;
                 if landed.is_ok() {
                     let travelled = Travelled::past_http::<M>(&ticket, Fallbacks::default());
                     state.direct.moved = Some(travelled);
@@ -171,16 +172,29 @@ impl Fetch {
         answer: &Answer,
         moved: &Moved,
         wanted: Option<ByteRange>,
-        memory: &M,
+        memory: M,
         state: &mut State,
-    ) -> Result<(), ClientError> {
-        let needed = self.check(answer, wanted, state)?;
-        if moved.bytes != needed || needed > memory.length() as u64 {
-            return Err(Malformed::new("other bytes than asked for were moved").into());
-        }
+    ) -> (M, Result<(), ClientError>) {
+        let needed = match self.check(answer, wanted, state) {
+            Ok(needed) if moved.bytes == needed && needed <= memory.length() as u64 => needed,
+            Ok(_) => {
+                let error = Malformed::new("other bytes than asked for were moved");
+                return (memory, Err(error.into()));
+            }
+            Err(error) => return (memory, Err(error)),
+        };
         let set = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);
         let set = state.kind.into_iter().fold(set, DigestSet::with);
-        let found = memory.digests(needed as usize, set).await?;
+        let (memory, found) = memory.digests(needed as usize, set).await;
+        (memory, found.and_then(|found| self.compare(&found, moved, state)))
+    }
+
+    fn compare(
+        &mut self,
+        found: &Digests,
+        moved: &Moved,
+        state: &mut State,
+    ) -> Result<(), ClientError> {
         if let Some(&found) = found.value(ChecksumKind::Crc64Nvme)
             && found != moved.crc64nvme
         {
@@ -191,8 +205,8 @@ impl Fetch {
             // A kind that the memory's device does not compute: nothing to compare with.
             state.kind = None;
         }
-        state.reached = needed;
-        self.meter.add(needed);
+        state.reached = moved.bytes;
+        self.meter.add(moved.bytes);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Method};
 use bytes::Bytes;
 use keyway_proto::key::Direction;
-use keyway_proto::{ByteRange, ChecksumKind, DigestSet, PlacedRange, RangesRequest};
+use keyway_proto::{ByteRange, ChecksumKind, DigestSet, Digests, PlacedRange, RangesRequest};
 
 use super::gather::{BatchResult, GatherOutcome};
 use super::landing::GetTarget;
@@ -135,16 +135,17 @@ impl Batch {
             answer_timeout: rdma.answer_timeout(),
             turn: self.get.turn.clone(),
         };
-        let Settled { memory, ticket, outcome, marks } = transact(order, &self.stop).await;
+        let Settled { mut memory, ticket, outcome, marks } = transact(order, &self.stop).await;
         let step = match outcome {
-            Outcome::Moved(answer, moved) => match landed(&answer, &moved, &memory).await {
-                Ok(info) => {
+            Outcome::Moved(answer, moved) => {
+                let info;
+                (memory, info) = landed(&answer, &moved, memory).await;
+                info.map(|info| {
                     rdma.moved(&ticket, moved.bytes, &marks);
                     let travelled = Travelled::past_http::<M>(&ticket, Fallbacks::default());
-                    Ok(Step::Done(travelled, Box::new(info)))
-                }
-                Err(error) => Err(error),
-            },
+                    Step::Done(travelled, Box::new(info))
+                })
+            }
             Outcome::Answered(answer) => self.refused(answer, &ticket, troubles).await,
             Outcome::Failed(error) => failed(rdma, error, &ticket, troubles),
         };
@@ -249,14 +250,20 @@ fn failed(
 async fn landed<M: GetTarget>(
     answer: &Answer,
     moved: &Moved,
-    memory: &M,
-) -> Result<ObjectInfo, ClientError> {
-    if moved.bytes != memory.length() as u64 {
-        return Err(Malformed::new("other bytes than asked for were moved").into());
+    memory: M,
+) -> (M, Result<ObjectInfo, ClientError>) {
+    let bytes = memory.length();
+    if moved.bytes != bytes as u64 {
+        let error = Malformed::new("other bytes than asked for were moved");
+        return (memory, Err(error.into()));
     }
-    let kind = ChecksumKind::Crc64Nvme;
-    let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
-    match found.value(kind) {
+    let set = DigestSet::NONE.with(ChecksumKind::Crc64Nvme);
+    let (memory, found) = memory.digests(bytes, set).await;
+    (memory, found.and_then(|found| compare(answer, moved, &found)))
+}
+
+fn compare(answer: &Answer, moved: &Moved, found: &Digests) -> Result<ObjectInfo, ClientError> {
+    match found.value(ChecksumKind::Crc64Nvme) {
         Some(&found) if found != moved.crc64nvme => {
             return Err(ClientError::ChecksumMismatch { expected: moved.crc64nvme, found });
         }

@@ -81,12 +81,12 @@ async fn send_run(
             // The node digests the same memory before it answers from its own: the client's
             // digest need not come first.
             if durability == Durability::Disk || !ticket.is_local() {
-                sending.declare(&slice).await?;
+                sending.declare(slice.clone()).await?;
             }
             Box::pin(sending.lend(slice, ticket)).await
         }
         (Body::Lent(memory), Some(ticket)) => {
-            sending.declare(&memory).await?;
+            sending.declare(memory.clone()).await?;
             Box::pin(sending.lend(memory, ticket)).await
         }
         (body, _) => sending.over_http(body).await,
@@ -172,7 +172,7 @@ impl Sending<'_> {
             Some(sum) => ready(Ok(sum)).left_future(),
             None => {
                 let of = memory.clone();
-                ended(tokio::spawn(async move { checksum(&of).await })).right_future()
+                ended(tokio::spawn(checksum(of))).right_future()
             }
         };
         let rdma = self.client.rdma();
@@ -209,7 +209,7 @@ impl Sending<'_> {
     }
 
     /// Puts the checksum of a body into its request.
-    async fn declare(&mut self, memory: &impl Target) -> Result<(), ClientError> {
+    async fn declare(&mut self, memory: impl Target) -> Result<(), ClientError> {
         self.declared(checksum(memory).await?)
     }
 

@@ -96,10 +96,10 @@ impl Fetched for DeviceBody {
 ///
 /// # Errors
 /// When the GPU fails.
-pub(super) async fn checksum(memory: &impl Target) -> Result<Checksum, ClientError> {
-    let kind = ChecksumKind::Crc64Nvme;
-    let found = memory.digests(memory.length(), DigestSet::NONE.with(kind)).await?;
-    Ok(*found.value(kind).expect("what was asked for is there"))
+pub(super) async fn checksum(memory: impl Target) -> Result<Checksum, ClientError> {
+    let (kind, bytes) = (ChecksumKind::Crc64Nvme, memory.length());
+    let (_, found) = memory.digests(bytes, DigestSet::NONE.with(kind)).await;
+    Ok(*found?.value(kind).expect("what was asked for is there"))
 }
 
 impl Body {
@@ -109,9 +109,9 @@ impl Body {
     /// When the GPU fails.
     pub(super) async fn checksum(&self) -> Result<Checksum, ClientError> {
         match self {
-            Self::Lent(memory) => checksum(memory).await,
+            Self::Lent(memory) => checksum(memory.clone()).await,
             Self::Bytes(bytes) => Ok(Checksum::of(ChecksumKind::Crc64Nvme, bytes)),
-            Self::Device(slice) => checksum(slice).await,
+            Self::Device(slice) => checksum(slice.clone()).await,
         }
     }
 
