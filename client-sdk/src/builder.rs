@@ -88,7 +88,8 @@ pub enum ConfigError {
 /// What transfers are cut into, unless an operation says otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransferDefaults {
-    pub(crate) get_part_bytes: u64,
+    /// None: as the path has it.
+    pub(crate) get_part_bytes: Option<u64>,
     pub(crate) put_part_bytes: u64,
     pub(crate) concurrency: usize,
 }
@@ -120,7 +121,7 @@ impl ClientBuilder {
             tls: Tls::SystemRoots,
             retry: RetryPolicy::default(),
             defaults: TransferDefaults {
-                get_part_bytes: 8 << 20,
+                get_part_bytes: None,
                 put_part_bytes: 16 << 20,
                 concurrency: 8,
             },
@@ -203,10 +204,11 @@ impl ClientBuilder {
         self
     }
 
-    /// Bytes of one ranged read of a large GET; 8 MiB unless said, at most 1 GiB.
+    /// Bytes of one ranged read of a large GET, at most 1 GiB; unless said, 32 MiB where adapters
+    /// move them, and 8 MiB elsewhere.
     #[must_use]
     pub fn get_part_bytes(mut self, bytes: u64) -> Self {
-        self.defaults.get_part_bytes = bytes.clamp(1, GET_PART_BYTES_MAX);
+        self.defaults.get_part_bytes = Some(bytes.clamp(1, GET_PART_BYTES_MAX));
         self
     }
 

@@ -152,7 +152,7 @@ with serving("tier", 9000, 640 << 20) as tier:
     bench(
         tier,
         5,
-        {"GET, one at a time, in parts of 8 MiB as by itself": f"{one_get} --part-size 8MiB"},
+        {"GET, one at a time, in parts of 32 MiB as by itself": f"{one_get} --part-size 32MiB"},
     )
     bench(
         tier,

@@ -1,7 +1,7 @@
 //! Checksums of host memory that a transfer has filled, or will drain.
 //!
 //! Nothing is known of a transfer's bytes before all have landed, so that the time for their sum
-//! adds to its own: one thread sums 10 to 20 GB/s out of memory, and a link brings 50. So CRCs,
+//! adds to its own: one thread sums 12 GB/s out of memory, and a link brings 50. So CRCs,
 //! which combine, are summed by several threads, piece by piece. The caller's task takes pieces
 //! like the others and waits only for those that others have begun.
 
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 const PIECE_BYTES: usize = 1 << 20;
 /// Pieces for which it is worth to wake a thread.
 const PIECES_MIN: usize = 2;
-/// Threads that sum one memory: with more, its bandwidth is what bounds them.
+/// Threads that sum one memory; several transfers of a process sum at once.
 const THREADS_MAX: usize = 4;
 
 static THREADS: LazyLock<usize> =

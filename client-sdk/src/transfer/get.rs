@@ -55,7 +55,8 @@ pub struct GetObject {
     version: Option<String>,
     pub(super) if_match: Option<String>,
     if_none_match: Option<String>,
-    part_bytes: u64,
+    /// None: as the path has it.
+    part_bytes: Option<u64>,
     pub(super) concurrency: usize,
     progress: Option<ProgressFn>,
     deadline: Option<Duration>,
@@ -111,8 +112,9 @@ impl GetObject {
     }
 
     /// Bytes of one ranged request, at most 1 GiB; more than that is read in parts side by side.
+    /// As [`get_part_bytes`](crate::ClientBuilder::get_part_bytes) unless said.
     pub fn part_bytes(mut self, bytes: u64) -> Self {
-        self.part_bytes = bytes.clamp(1, GET_PART_BYTES_MAX);
+        self.part_bytes = Some(bytes.clamp(1, GET_PART_BYTES_MAX));
         self
     }
 
@@ -147,15 +149,15 @@ impl GetObject {
     /// # Errors
     /// [`Failed`] with the reason, among them [`ClientError::TargetTooSmall`],
     /// [`ClientError::Changed`] and [`ClientError::ChecksumMismatch`].
-    pub async fn into<M: GetTarget>(mut self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
+    pub async fn into<M: GetTarget>(self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
         let stop = self.stop();
         let room = target.length() as u64;
-        self.part_bytes = match self.fitting(room, &stop).await {
+        let part_bytes = match self.fitting(room, &stop).await {
             Ok(bytes) => bytes,
             Err(error) => return Err(Failed { error, target }),
         };
         match self.range {
-            None if room <= self.part_bytes => return self.single(target, stop).await,
+            None if room <= part_bytes => return self.single(target, stop).await,
             Some(range) if range.length() > room => {
                 let needed = range.length();
                 let error = ClientError::TargetTooSmall { needed, available: room };
@@ -163,7 +165,7 @@ impl GetObject {
             }
             _ => {}
         }
-        self.ranged(target, None, stop).await
+        self.ranged(target, part_bytes, None, stop).await
     }
 
     /// Reads into memory of the client's own: one request for an object or range of up to
@@ -171,29 +173,29 @@ impl GetObject {
     ///
     /// # Errors
     /// As [`into`](Self::into).
-    pub async fn bytes(mut self) -> Result<GetOutcome<Bytes>, ClientError> {
+    pub async fn bytes(self) -> Result<GetOutcome<Bytes>, ClientError> {
         let (stop, shared) = (self.stop(), self.client.rdma().shares());
-        self.part_bytes = self.fitting(u64::MAX, &stop).await?;
+        let part_bytes = self.fitting(u64::MAX, &stop).await?;
         let outcome = match self.range {
             Some(range) => {
                 let target = fetch::memory(range.length(), shared)?;
-                self.ranged(target, None, stop).await
+                self.ranged(target, part_bytes, None, stop).await
             }
             // Memory is lent before the first byte comes, so its size has to be known.
             None if self.client.rdma().is_there().await => {
                 let info = stop.or(self.head()).await?;
                 let target = fetch::memory(info.size, shared)?;
-                self.ranged(target, Some(info), stop).await
+                self.ranged(target, part_bytes, Some(info), stop).await
             }
             None => {
-                let (again, part_bytes) = (self.clone(), self.part_bytes);
+                let again = self.clone();
                 let target = fetch::memory(0, shared)?;
                 let grow = move |bytes| (bytes <= part_bytes).then(|| fetch::memory(bytes, shared));
                 match self.single_growing(target, grow, stop.clone()).await {
                     // Larger than one part: its size is known now, up to a replacement.
                     Err(Failed { error: ClientError::TargetTooSmall { needed, .. }, .. }) => {
                         let target = fetch::memory(needed, shared)?;
-                        again.ranged(target, None, stop).await
+                        again.ranged(target, part_bytes, None, stop).await
                     }
                     outcome => outcome,
                 }
@@ -204,10 +206,8 @@ impl GetObject {
 
     /// Bytes of one request of a read of at most so many.
     async fn fitting(&self, bytes: u64, stop: &Stop) -> Result<u64, ClientError> {
-        let part = bytes.min(self.part_bytes);
-        let most = Box::pin(self.client.rdma().part_bytes_max(part));
-        let most = stop.or(async { Ok(most.await) }).await?;
-        Ok(most.map_or(self.part_bytes, |most| most.min(self.part_bytes)))
+        let fitting = Box::pin(self.client.rdma().read_part_bytes(bytes, self.part_bytes));
+        stop.or(async { Ok(fitting.await) }).await
     }
 
     pub(super) fn stop(&self) -> Stop {
@@ -298,10 +298,11 @@ impl GetObject {
     async fn ranged<M: GetTarget>(
         self,
         target: M,
+        part_bytes: u64,
         known: Option<ObjectInfo>,
         stop: Stop,
     ) -> Result<GetOutcome<M>, Failed<M>> {
-        let one_part = self.range.filter(|range| range.length() <= self.part_bytes);
+        let one_part = self.range.filter(|range| range.length() <= part_bytes);
         // The size decides the parts, the ETag pins them, the checksum is what to hash.
         let head = match (one_part, known) {
             (Some(_), _) => None,
@@ -352,10 +353,10 @@ impl GetObject {
         };
         // What does not combine is hashed in order, so it is read in order.
         let in_order = expected.is_ok_and(|sum| !sum.kind().combines());
-        let mut fetched = if range.length() <= self.part_bytes || in_order {
+        let mut fetched = if range.length() <= part_bytes || in_order {
             target.fetch(fetch).await?
         } else {
-            parts::fetch(fetch, range, target, self.part_bytes, self.concurrency).await?
+            parts::fetch(fetch, range, target, part_bytes, self.concurrency).await?
         };
         if let Some(info) = head {
             fetched.info = info;

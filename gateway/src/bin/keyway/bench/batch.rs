@@ -74,7 +74,7 @@ pub(super) async fn gather(
     ranges: &Arc<[ByteRange]>,
 ) -> anyhow::Result<GatherOutcome<()>> {
     let gather = client.gather(bucket, &key(batch.object)).ranges_per_request(batch.ranges);
-    buffer.gather(gather, batch.bytes() as usize, Arc::clone(ranges)).await
+    Box::pin(buffer.gather(gather, batch.bytes() as usize, Arc::clone(ranges))).await
 }
 
 /// Compares what a buffer holds with what was stored.
