@@ -105,6 +105,29 @@ async fn every_size_goes_around() -> Result<()> {
     Ok(())
 }
 
+/// Goal: unless said, a long read is cut as adapters have it, with a request for each 32 MiB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_reads_go_in_long_parts() -> Result<()> {
+    let Some(server) = server("long_reads_go_in_long_parts")? else { return Ok(()) };
+    let client = builder(&server).require_strength(KeyStrength::Window).build()?;
+    client.create_bucket("long").await?;
+    let object = pattern(33 * MIB);
+    client.put_object("long", "object").body(object.clone()).send().await?;
+    let mut memory = HostBuffer::zeroed(object.len())?;
+    for (part_bytes, requests) in [(None, 2), (Some(8 * MIB as u64), 5)] {
+        let before = client.rdma_stats().transfers;
+        let mut get = client.get_object("long", "object");
+        if let Some(bytes) = part_bytes {
+            get = get.part_bytes(bytes);
+        }
+        let got = get.into(memory.slice_mut(..)?).await?;
+        ensure!(got.target[..] == object[..] && got.path == TransferPath::VerbsHost);
+        let made = client.rdma_stats().transfers - before;
+        ensure!(made == requests, "{made} requests in parts of {part_bytes:?}");
+    }
+    Ok(())
+}
+
 /// Goal: what the node encrypts comes out of the caller's memory and into it as it is, by each path
 /// what the other wrote, whole and in ranges.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

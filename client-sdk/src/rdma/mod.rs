@@ -24,6 +24,7 @@ mod config;
 mod fallback;
 mod local;
 mod pairing;
+mod parts;
 mod ports;
 mod rails;
 mod registrations;
@@ -64,11 +65,6 @@ pub(crate) use travelled::Travelled;
 
 /// Most bytes that one window holds: half of what adapters are known to take.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of one part of a long read, unless said.
-const PART_BYTES: u64 = 8 << 20;
-/// The same over an adapter, where two parts are under way: at 50 GB/s one takes the link for
-/// 0.7 ms, and the next one's request, of 0.3 to 0.6 ms, is made meanwhile.
-const ADAPTER_PART_BYTES: u64 = 32 << 20;
 /// Failed transfers of one part before it goes over HTTP.
 pub(crate) const FAILURES_MAX: u32 = 2;
 
@@ -292,47 +288,6 @@ impl Rdma {
             }
             _ => false,
         }
-    }
-
-    /// Bytes of one request of a read of at most so many, where `wanted` were asked for.
-    pub(crate) async fn read_part_bytes(&self, bytes: u64, wanted: Option<u64>) -> u64 {
-        let wanted = match wanted {
-            Some(wanted) => wanted,
-            None if bytes > PART_BYTES && self.goes_by_adapter(bytes).await => ADAPTER_PART_BYTES,
-            None => PART_BYTES,
-        };
-        let most = self.part_bytes_max(bytes.min(wanted)).await;
-        most.map_or(wanted, |most| most.min(wanted))
-    }
-
-    /// Most bytes of one request, where more of so many would have no room: what goes by way of a
-    /// slab goes in parts that fit it.
-    pub(crate) async fn part_bytes_max(&self, bytes: u64) -> Option<u64> {
-        let room = slab::whole_pieces(self.config.slab_bytes) as u64;
-        if bytes <= room || !self.may_go_by_adapter(bytes) {
-            return None;
-        }
-        let ports = self.ports().await.ok()?;
-        ports.iter().any(|port| port.goes_by_slab(&self.config)).then_some(room)
-    }
-
-    /// Whether adapters move so many bytes, as far as is known before it is tried.
-    async fn goes_by_adapter(&self, bytes: u64) -> bool {
-        if !self.may_go_by_adapter(bytes) || self.rails().await.is_err() {
-            return false;
-        }
-        // What a node of this host can move, it does.
-        self.policy != PathPolicy::Auto || self.doors().await.is_err()
-    }
-
-    fn may_go_by_adapter(&self, bytes: u64) -> bool {
-        let may = match self.policy {
-            PathPolicy::Auto => true,
-            PathPolicy::Require(path) => {
-                !matches!(path, TransferPath::Http | TransferPath::IpcHost | TransferPath::IpcGpu)
-            }
-        };
-        may && self.is_wanted(bytes)
     }
 
     /// Whether many ranges of so many bytes in all may go in one request.

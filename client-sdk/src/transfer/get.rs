@@ -152,7 +152,7 @@ impl GetObject {
     pub async fn into<M: GetTarget>(self, target: M) -> Result<GetOutcome<M>, Failed<M>> {
         let stop = self.stop();
         let room = target.length() as u64;
-        let part_bytes = match self.fitting(room, &stop).await {
+        let part_bytes = match self.fitting(room, target.is_shareable(), &stop).await {
             Ok(bytes) => bytes,
             Err(error) => return Err(Failed { error, target }),
         };
@@ -175,7 +175,7 @@ impl GetObject {
     /// As [`into`](Self::into).
     pub async fn bytes(self) -> Result<GetOutcome<Bytes>, ClientError> {
         let (stop, shared) = (self.stop(), self.client.rdma().shares());
-        let part_bytes = self.fitting(u64::MAX, &stop).await?;
+        let part_bytes = self.fitting(u64::MAX, shared, &stop).await?;
         let outcome = match self.range {
             Some(range) => {
                 let target = fetch::memory(range.length(), shared)?;
@@ -205,8 +205,14 @@ impl GetObject {
     }
 
     /// Bytes of one request of a read of at most so many.
-    async fn fitting(&self, bytes: u64, stop: &Stop) -> Result<u64, ClientError> {
-        let fitting = Box::pin(self.client.rdma().read_part_bytes(bytes, self.part_bytes));
+    async fn fitting(
+        &self,
+        bytes: u64,
+        is_shareable: bool,
+        stop: &Stop,
+    ) -> Result<u64, ClientError> {
+        let rdma = self.client.rdma();
+        let fitting = Box::pin(rdma.read_part_bytes(bytes, self.part_bytes, is_shareable));
         stop.or(async { Ok(fitting.await) }).await
     }
 
