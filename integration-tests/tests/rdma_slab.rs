@@ -10,7 +10,7 @@
 //! Runs in the soft-RoCE machine (`make test-rdma`); elsewhere each test says that it is
 //! skipped.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use keyway_client::{
@@ -153,22 +153,29 @@ async fn no_piece_is_used_again_while_the_node_may_write() -> Result<()> {
     // Two of these do not fit one piece.
     let object = pattern(12 * MIB);
     client.put_object(BUCKET, "key").body(object.clone()).send().await?;
-    // Whatever passed of the PUT; its parts may have been sent again.
-    while tokio::time::timeout(Duration::from_millis(200), tap.passes()).await.is_ok() {}
+    let read = client.get_object(BUCKET, "key").part_bytes(PIECE_BYTES as u64);
+    let mut memory = HostBuffer::zeroed(object.len())?;
+    let mut length = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        drop(read.clone().into(memory.slice_mut(..)?).await?);
+        length = length.min(begun.elapsed());
+    }
     let (mut given_up, mut fenced) = (0, 0);
-    for after_ms in [200, 350, 500] {
+    // Amid the bytes: before them is the request, after them the sum.
+    for share in [0.3, 0.4, 0.5] {
+        // Whatever passed before; parts may have been sent again.
+        while tokio::time::timeout(Duration::from_millis(200), tap.passes()).await.is_ok() {}
         let sessions = client.rdma_stats().sessions;
         let (mut first, mut second) =
             (HostBuffer::zeroed(object.len())?, HostBuffer::zeroed(object.len())?);
-        let impatient = client.get_object(BUCKET, "key").part_bytes(PIECE_BYTES as u64);
-        let patient = impatient.clone();
-        let deadline = Duration::from_millis(after_ms);
-        let impatient = impatient.deadline(deadline).into(first.slice_mut(..)?);
+        let deadline = length.mul_f64(share);
+        let impatient = read.clone().deadline(deadline).into(first.slice_mut(..)?);
         let patient = async {
             // It asks when the other has its piece, if that came so far.
             let token = tokio::time::timeout(2 * deadline, tap.passes()).await;
             let Ok(Some(token)) = token else { return Ok(None) };
-            let got = patient.into(second.slice_mut(..)?).await;
+            let got = read.clone().into(second.slice_mut(..)?).await;
             let got = got.map_err(|failed| failed.error)?;
             ensure!(got.target[..] == object[..], "other bytes");
             anyhow::Ok(Some(token))
@@ -206,7 +213,8 @@ async fn no_piece_is_used_again_while_the_node_may_write() -> Result<()> {
         Err(error) => Err(error.to_string()),
     })
     .await?;
-    drop(client);
+    // The request, too, has a share in the client.
+    drop((client, read));
     eventually(|| match pinned() {
         Ok(now) if now <= at_first => Ok(()),
         now => Err(format!("{now:?} KiB are pinned, at first {at_first}")),
