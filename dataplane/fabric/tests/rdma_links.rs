@@ -334,6 +334,37 @@ async fn a_replayed_key_is_refused() {
     pair.node.destroyed().await;
 }
 
+/// Bytes of a lease that takes its time to come back.
+struct Slow(Bytes);
+
+impl AsRef<[u8]> for Slow {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whoever hears that a link is gone finds what was lent for its requests given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_request_gives_its_lease_back_first() {
+    let Some((first, second)) = ports() else { return };
+    let pair = Pair::new(&first, &second, 1);
+    let lease = pair.pool.lease(LeaseClass::fitting(4096).unwrap()).await;
+    let bytes = Bytes::from_owner(Slow(lease.into_bytes(0..4096)));
+    let mut batch = Batch::default();
+    // A key that opens nothing.
+    batch.write(&pair.leases, bytes, 0, RemoteKey(0x1234));
+    let posted = pair.node.begin(batch).await.unwrap();
+    assert_eq!(pair.node.destroyed().await, LinkError::Access);
+    assert_eq!(pair.pool.stats().leased_bytes, 0);
+    assert!(matches!(pair.node.landed(posted).await, Err(LinkError::Access)));
+}
+
 /// Attack: one byte beside the window. The stock driver lets it pass inside the registration,
 /// so there each window gets a registration of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

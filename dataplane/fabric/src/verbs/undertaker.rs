@@ -110,9 +110,11 @@ fn bury(burial: Burial) {
     drop(qp);
     // From here on the device touches none of it.
     drop(share);
+    // Whoever hears of the end finds the requests' memory given back.
+    let replies: Vec<_> = works.into_iter().map(|work| work.reply).collect();
     status.send_replace(Some(why.clone()));
-    for work in works {
-        work.reply.fail(&why);
+    for reply in replies {
+        reply.fail(&why);
     }
     drop(keep);
 }
