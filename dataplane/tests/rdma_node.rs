@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and speak")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keyway_auth::grant::{GrantError, GrantKey, GrantKeyId, Sealer};
 use keyway_dataplane::{
@@ -304,11 +304,17 @@ async fn an_abandoned_transfer_ends_its_key() {
 /// A deadline ends a transfer, key first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_ends_the_key() {
+    let Some(rig) = rig().await else { return };
+    let (client, object) = (rig.client(7).await, pattern(64 * MIB));
+    let began = Instant::now();
+    rig.put(&client, &object).await;
     // Time for some of it to move, and not for all.
-    let config = RdmaConfig { transfer_timeout_ms: 300, ..RdmaConfig::default() };
-    let Some(rig) = rig_with(config).await else { return };
+    let transfer_timeout_ms = began.elapsed().as_millis() as u64 / 4;
+    drop((client, rig));
+    let config = RdmaConfig { transfer_timeout_ms, ..RdmaConfig::default() };
+    let rig = rig_with(config).await.unwrap();
     let client = rig.client(7).await;
-    let mut buffer = HostBuffer::zeroed(64 * MIB).unwrap();
+    let mut buffer = HostBuffer::from(object);
     let mut armed = client.lend(buffer.slice(..).unwrap()).await;
     let chunks: Vec<_> = chunk_lengths(64 * MIB as u64)
         .map(|length| ChunkSpec { id: ChunkId::generate(), length })
@@ -337,7 +343,7 @@ async fn a_slow_client_does_not_hold_buffers() {
         let plan = client.get_plan(&[armed.remote()], whole(&chunks));
         let (Transferred { moved, key }, took) = {
             let _loss = Loss::begin(percent);
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             (rig.execute(&plan).await, began.elapsed())
         };
         println!("{percent} %: {key:?} after {took:?}");
@@ -438,7 +444,7 @@ async fn impossible_sessions_are_refused() {
     // An address that nobody has is no path; known before anything is made, and soon.
     let mut client = pending.address();
     client.gid.0[15] = 99;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let refused = open(SessionRequest { client, ..good.clone() }).await;
     let why = "no path from the rail to the client's port";
     assert!(matches!(refused, Err(SessionError::Incompatible(said)) if said == why));
