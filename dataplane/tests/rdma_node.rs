@@ -298,6 +298,7 @@ async fn an_abandoned_transfer_ends_its_key() {
     }
     assert_eq!(rig.node.chunks(None, 1000).await.unwrap(), stored);
     assert!(client.link.is_alive());
+    rig.drive_is_done().await;
     rig.is_clean().await;
 }
 
@@ -325,6 +326,7 @@ async fn a_deadline_ends_the_key() {
     assert_eq!(key, Relinquished::Invalidated);
     armed.invalidated().await.unwrap();
     assert_eq!(rig.node.chunks(None, 10).await.unwrap(), []);
+    rig.drive_is_done().await;
     rig.is_clean().await;
 }
 
@@ -387,6 +389,7 @@ async fn a_full_store_ends_the_key() {
     let plan = client.get_plan(&[armed.remote()], whole(&chunks));
     assert!(rig.execute(&plan).await.moved.is_ok());
     armed.invalidated().await.unwrap();
+    rig.drive_is_done().await;
     rig.is_clean().await;
 }
 
